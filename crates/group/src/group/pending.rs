@@ -41,9 +41,9 @@ struct State {
 }
 
 /// What performs operations that were begun. A thread that waits for one of them may have it done on itself.
-pub(crate) trait Performer: Send + Sync {
+pub(crate) trait Driver: Send + Sync {
     /// Performs operations on this thread until `is_over`, or until that moment. It may return before, if another thread performs them.
-    fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>);
+    fn drive_jobs_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>);
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, State> {
@@ -53,7 +53,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, State> {
 /// The end of a pending operation that is waited for.
 pub struct Pending {
     shared: Shared,
-    performer: Option<Arc<dyn Performer>>,
+    driver: Option<Arc<dyn Driver>>,
 }
 
 /// The end of whoever performs it. The operation is over when this is gone, so nobody waits for what nobody does.
@@ -133,12 +133,12 @@ impl Pending {
     /// ```
     pub fn new() -> (Self, Completion) {
         let shared = Shared::default();
-        (Self { shared: shared.clone(), performer: None }, Completion(Some(shared)))
+        (Self { shared: shared.clone(), driver: None }, Completion(Some(shared)))
     }
 
     /// Whoever waits may perform it.
-    pub(crate) fn performed_by(self, performer: Arc<dyn Performer>) -> Self {
-        Self { performer: Some(performer), ..self }
+    pub(crate) fn driven_by(self, driver: Arc<dyn Driver>) -> Self {
+        Self { driver: Some(driver), ..self }
     }
 
     /// For a backend that has another one perform its operations: `then` is given the outcome when the operation is over, and what it returns is the
@@ -195,16 +195,16 @@ impl Pending {
     }
 
     /// Performs what is before it, and it, unless others do.
-    fn perform_until(&self, end: Option<Instant>) {
+    fn drive_until(&self, end: Option<Instant>) {
         let is_past = end.is_some_and(|end| end <= Instant::now());
-        if let Some(performer) = self.performer.as_ref().filter(|_| !is_past && !self.is_done()) {
-            performer.perform_until(&|| self.is_done(), end);
+        if let Some(driver) = self.driver.as_ref().filter(|_| !is_past && !self.is_done()) {
+            driver.drive_jobs_until(&|| self.is_done(), end);
         }
     }
 
     /// Waits until it is done, or until that moment; without one, for as long as it takes. Returns whether it is done.
     pub(crate) fn wait_until(&self, end: Option<Instant>) -> bool {
-        self.perform_until(end);
+        self.drive_until(end);
         let mut state = lock(&self.shared);
         while state.outcome.is_none() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -225,7 +225,7 @@ impl Pending {
 
     /// Ends because every job is completed: with success, by its deadline, or by being dropped.
     pub(crate) fn wait(self) -> Result<Box<dyn Bytes>> {
-        self.perform_until(None);
+        self.drive_until(None);
         let mut state = lock(&self.shared);
         state.awaited = true;
         loop {

@@ -3,7 +3,7 @@
 
 use crate::control::group_health::GroupHealth;
 use crate::group::call::{HostCall, OwnedCall};
-use crate::group::pending::{self, Completion, Pending};
+use crate::group::pending::{Completion, Driver, Pending};
 use crate::progress::job_list::JobList;
 use crate::progress::own_thread::OwnThread;
 use crate::trace::clock;
@@ -86,14 +86,14 @@ pub(crate) fn submit<P: Performer>(performer: &Arc<P>, call: OwnedCall, limit: D
         performer.health().latch.collectives.schedule(call.signature(), clock::now);
         Job { call, completion, limit }
     });
-    Ok(pending.performed_by(Arc::new(AtWaiter(performer.clone()))))
+    Ok(pending.driven_by(Arc::new(AtWaiter(performer.clone()))))
 }
 
 /// A thread that waits performs the jobs, too.
 struct AtWaiter<P>(Arc<P>);
 
-impl<P: Performer> pending::Performer for AtWaiter<P> {
-    fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>) {
+impl<P: Performer> Driver for AtWaiter<P> {
+    fn drive_jobs_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>) {
         // A collective that is being performed can't be left alone, so who waits for a time only does not begin one.
         if end.is_none() {
             perform_until(&*self.0, is_over);

@@ -49,7 +49,7 @@ impl ScheduledBackend {
         let (pending, completion) = Pending::new();
         let job = self.owned(Task::Message(message, number), Workspace::InPlace(buffer), completion, timeout);
         progress_thread::submit_short(&self.engine, Box::new(job));
-        Ok(pending.performed_by(self.engine.clone()))
+        Ok(pending.driven_by(self.engine.clone()))
     }
 
     /// A message from any of the other ranks that begins, and its number.

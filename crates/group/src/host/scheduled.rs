@@ -413,7 +413,7 @@ impl Backend for ScheduledBackend {
         let (pending, completion) = Pending::new();
         let job = self.owned(task, workspace, completion, timeout);
         progress_thread::submit(&self.engine, Box::new(job));
-        Ok(pending.performed_by(self.engine.clone()))
+        Ok(pending.driven_by(self.engine.clone()))
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
@@ -465,7 +465,7 @@ impl Backend for ScheduledBackend {
         } else {
             progress_thread::submit(&self.engine, job);
         }
-        Ok(pending.performed_by(self.engine.clone()))
+        Ok(pending.driven_by(self.engine.clone()))
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {

@@ -51,7 +51,7 @@ impl Backoff {
         Self { host_place, idle_since: None, ended: false, wait: None, is_kept: false }
     }
 
-    /// For the progress thread, whose waker others know. The rank's core is the program's.
+    /// For a thread that drives the jobs of a group, whose waker others know. The rank's core is the program's.
     pub(crate) fn sleeping_on(waker: &Waker, host_place: HostPlace) -> Self {
         Self { wait: Some(Wait::on(waker.clone())), ..Self::new(HostPlace { placement: None, ..host_place }) }
     }

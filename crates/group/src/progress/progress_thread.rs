@@ -5,7 +5,7 @@ use super::backoff::Backoff;
 use super::{Begun, Engine, Job, Wakers};
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::core::Core;
-use crate::group::pending::Performer;
+use crate::group::pending::Driver;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Direction, Waker};
 use std::sync::atomic::Ordering;
@@ -154,8 +154,8 @@ fn fail_all(jobs: &mut Vec<Begun>, error: &Error) {
     jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));
 }
 
-impl Performer for Engine {
-    fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>) {
+impl Driver for Engine {
+    fn drive_jobs_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>) {
         // A forked child has no part in what its parent began.
         if !self.health.is_here() {
             return;
