@@ -1,5 +1,6 @@
 //! What all operations of a group share, and what a poll of one of them comes to.
 
+use crate::at_once::Said;
 use crate::eager::Eager;
 use crate::message_queues::MessageQueues;
 use crate::scratch::SCRATCH_LEN;
@@ -73,6 +74,8 @@ pub struct Core {
     pub turns: Turns,
     /// Messages that are sent though nobody waits for it.
     pub eager: Eager,
+    /// What the latest message that was sent at once said it was.
+    pub(crate) said: Said,
     /// Aligned memory for received contributions.
     pub scratch: Vec<u64>,
     /// Whether the group has failed, and what it did lately.
@@ -91,6 +94,7 @@ impl Core {
             queues: MessageQueues::default(),
             turns: Turns::default(),
             eager: Eager::default(),
+            said: Said::default(),
             scratch: vec![0; SCRATCH_LEN / 8],
             health,
             log_clock,

@@ -1,7 +1,7 @@
 //! Performs schedules over a [`Wire`](phalanx_transport::Wire), given the time: collectives as `phalanx-algo` plans them, and point-to-point messages.
 //!
 //! A [`Plan`](plan::Plan) is a schedule in bytes. A [`Collective`](collective::Collective) performs one, a [`Message`](message::Message) is one
-//! tagged message, a [`Batch`](batch::Batch) those that one caller waits for; all move what can be moved each time they are polled, and never wait. All operations of a group share a
+//! tagged message, a [`Batch`](batch::Batch) those that one caller waits for; all move what can be moved each time they are polled, and never wait. A short message is tried [at once](at_once) first. All operations of a group share a
 //! [`Core`](core::Core). An [`Attempt`](attempt::Attempt) is an operation under the clock: it finds out what is late, gone or wrong, and lets
 //! `phalanx-control` settle why the group fails.
 //!
@@ -9,6 +9,7 @@
 //! them at a time of its own.
 
 pub mod any_peer;
+pub mod at_once;
 pub mod attempt;
 pub mod batch;
 pub mod collective;

@@ -55,7 +55,7 @@ pub struct Message {
     tag: u64,
     ticket: Ticket,
     signature: Signature,
-    /// As the other side must see it: a send is a send from both ends.
+    /// As the other side must see it.
     fingerprint: u64,
     /// Of a send.
     encoded: Vec<u8>,
@@ -66,10 +66,15 @@ pub struct Message {
     eager: bool,
 }
 
+/// A message's signature as the other side must see it: a send is a send from both ends.
+pub fn on_the_wire(call: &Signature) -> Signature {
+    Signature { op: OpKind::Send, ..call.clone() }
+}
+
 impl Message {
     /// Of `len` bytes to or from `peer`, as the signature says, with a place in its [queue](queue_key).
     pub fn new(peer: usize, tag: u64, ticket: Ticket, signature: Signature, len: usize) -> Self {
-        let on_the_wire = Signature { op: OpKind::Send, ..signature.clone() };
+        let on_the_wire = on_the_wire(&signature);
         let sends = queue_key(signature.op, peer, tag).0 == Direction::Send;
         Self {
             peer,

@@ -51,6 +51,11 @@ impl MessageQueues {
         }
     }
 
+    /// Whether no call waits in this queue.
+    pub fn is_free(&self, key: QueueKey) -> bool {
+        self.find(key).is_err()
+    }
+
     /// Whether it is served now.
     pub fn is_first(&self, key: QueueKey, ticket: Ticket) -> bool {
         self.find(key).is_ok_and(|at| self.queues[at].1.first == ticket)

@@ -30,6 +30,7 @@ mod futex;
 mod gather_scatter;
 mod hash;
 mod lease;
+mod letters;
 mod memory;
 mod other_process;
 mod pipe;

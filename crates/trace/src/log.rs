@@ -121,6 +121,19 @@ impl Log {
         number
     }
 
+    /// A message begins and ends: nobody waited for it.
+    pub fn message_at_once(
+        &self,
+        signature: &Signature,
+        with: Envelope,
+        now: impl FnOnce(&Signature) -> u64,
+    ) {
+        let begun = &mut *self.lock();
+        let number = begun.calls.back().map_or(1, |last| last.number + 1);
+        self.push(&mut begun.calls, number, signature, Some(with), None, now(signature));
+        self.end_of(number).store(AT_ONCE, Ordering::Relaxed);
+    }
+
     /// A message that was awaited from any rank comes from `peer`, a rank of the job.
     pub fn comes_from(&self, number: u64, peer: usize) {
         let calls = &mut self.lock().calls;

@@ -1,14 +1,16 @@
 //! The frame, as it goes over the wire: a 40-byte header, perhaps a signature, then payload.
 //!
 //! ```text
-//!  0      1      2         4           8    16        20     24            32            40
-//!  | chan | zero | sig_len | frame_len | id | ordinal | zero | message_len | fingerprint | signature | payload
+//!  0      1         2         4           8    16        20     24            32            40
+//!  | chan | mention | sig_len | frame_len | id | ordinal | zero | message_len | fingerprint | signature | payload
 //! ```
 //! With checksums, bytes 20 to 24 hold the header's, and 8 bytes more behind the header that of signature and payload.
 //!
 //! All numbers little endian. A message is one frame or several in a row; the first frame of an operation to each peer
-//! carries the operation's [`Signature`](phalanx_core::Signature), so that a mismatch can name both call sites.
+//! carries the operation's [`Signature`](phalanx_core::Signature), so that a mismatch can name both call sites; or mentions where the receiver
+//! [keeps it](crate::known_signatures) from an earlier operation.
 
+use crate::known_signatures::Mention;
 use phalanx_core::Signature;
 
 /// Bytes of a header.
@@ -55,12 +57,15 @@ pub struct Header {
     pub fingerprint: u64,
     /// Bytes of the encoded signature that follows the header; 0 for none.
     pub(crate) signature_len: u16,
+    /// Whose signature it is, or where it is known from.
+    pub(crate) mention: Mention,
 }
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.key.channel as u8;
+        bytes[1] = self.mention.encode();
         bytes[2..4].copy_from_slice(&self.signature_len.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.frame_len.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.key.id.to_le_bytes());
@@ -80,7 +85,10 @@ impl Header {
             3 => Channel::Farewell,
             other => return Err(format!("a frame of unknown kind {other}")),
         };
+        let mention =
+            Mention::decode(bytes[1]).ok_or_else(|| format!("a signature mentioned as {:#x}", bytes[1]))?;
         let header = Self {
+            mention,
             key: Key { channel, id: u64_at(8) },
             ordinal: u32_at(16),
             frame_len: u32_at(4),
@@ -101,7 +109,7 @@ impl Header {
         if header.signature_len as usize > SIGNATURE_LEN_MAX {
             return Err(format!("a signature of {} bytes", header.signature_len));
         }
-        if bytes[1] != 0 || bytes[20..24] != [0; 4] {
+        if bytes[20..24] != [0; 4] {
             return Err("reserved bytes that are not zero".into());
         }
         Ok(header)
@@ -134,6 +142,7 @@ mod tests {
             message_len: 10,
             fingerprint: u64::MAX - 1,
             signature_len: 3,
+            mention: Mention::New(1),
         }
     }
 
@@ -154,7 +163,7 @@ mod tests {
         assert!(refused(&|b| b[4] = 11).contains("bytes in a message"));
         assert!(refused(&|b| b[4] = 0).contains("a frame of 0 bytes in a message of 10"));
         assert!(refused(&|b| b[3] = 255).contains("signature"));
-        assert!(refused(&|b| b[1] = 1).contains("reserved"));
+        assert!(refused(&|b| b[1] = 1).contains("mentioned as 0x1"));
         assert!(refused(&|b| b[21] = 1).contains("reserved"));
     }
 

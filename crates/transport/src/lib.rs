@@ -34,6 +34,7 @@ mod io_outcome;
 mod key_exchange;
 #[cfg(feature = "sockets")]
 mod keys;
+mod known_signatures;
 #[cfg(feature = "sockets")]
 mod local;
 #[cfg(feature = "sockets")]

@@ -91,6 +91,10 @@ impl Transport for ThreadTransport {
         Ok(taken)
     }
 
+    fn takes(&mut self, peer: usize, len: usize) -> bool {
+        self.pipes.pipe(self.rank, peer).bytes.len() + len <= PIPE_LEN_MAX
+    }
+
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
         let mut pipe = self.pipes.pipe(peer, self.rank);
         let n = buffer.len().min(pipe.bytes.len());

@@ -56,6 +56,14 @@ pub trait Transport: Send + 'static {
     /// The link is broken for good.
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault>;
 
+    /// Whether the next [`send`](Self::send) would take `len` bytes, all of them. A short message that is taken at once needs nothing that waits.
+    ///
+    /// Default: false, which is right where that is not known.
+    fn takes(&mut self, peer: usize, len: usize) -> bool {
+        let _ = (peer, len);
+        false
+    }
+
     /// Fills the front of `buffer` (not empty) with bytes that have arrived; 0 means none.
     ///
     /// # Errors

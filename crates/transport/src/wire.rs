@@ -12,6 +12,7 @@ use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
 #[cfg(feature = "sockets")]
 use crate::direction::Direction;
 use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX, decode_signature};
+use crate::known_signatures::{KnownSignatures, Mention};
 use crate::sabotage::{Mechanism, breaks};
 use crate::tally::Tally;
 use crate::transport::{LinkFault, Transport};
@@ -65,8 +66,9 @@ struct Incoming {
     end: usize,
     /// The frame whose payload comes next.
     frame: Option<Arrival>,
-    /// The encoded signature that came with it, if one did.
+    /// The encoded signature of its call, if it is the first frame.
     signature: Vec<u8>,
+    known: KnownSignatures,
     /// The message of a collective of which a frame has come, and not the last one.
     unfinished: Option<Unfinished>,
     farewell: bool,
@@ -96,6 +98,7 @@ impl Incoming {
             end: 0,
             frame: None,
             signature: Vec::new(),
+            known: KnownSignatures::default(),
             unfinished: None,
             farewell: false,
         }
@@ -126,6 +129,7 @@ struct Outgoing {
     /// Payload bytes of the current frame not yet handed over.
     left: usize,
     owner: Option<Key>,
+    known: KnownSignatures,
 }
 
 /// A frame that nobody wanted when it was read.
@@ -246,25 +250,28 @@ impl Wire {
         match out.owner {
             None => {
                 out.left = payload.len().min(if self.checked { CHECKED_LEN_MAX } else { FRAME_LEN_MAX });
+                let mention = out.known.mention(message.signature);
+                let signature = if matches!(mention, Mention::New(_)) { message.signature } else { &[] };
                 let header = Header {
+                    mention,
                     key: message.key,
                     ordinal: message.ordinal,
                     frame_len: out.left as u32,
                     message_len: message.message_len,
                     fingerprint: message.fingerprint,
-                    signature_len: message.signature.len() as u16,
+                    signature_len: signature.len() as u16,
                 };
                 let mut encoded = header.encode();
                 out.head.clear();
                 if self.checked {
                     checksum::seal(&mut encoded);
                     out.head.extend_from_slice(&encoded);
-                    let sum = checksum::of_body(message.signature, &payload[..out.left]);
+                    let sum = checksum::of_body(signature, &payload[..out.left]);
                     out.head.extend_from_slice(&sum);
                 } else {
                     out.head.extend_from_slice(&encoded);
                 }
-                out.head.extend_from_slice(message.signature);
+                out.head.extend_from_slice(signature);
                 out.head_sent = 0;
                 out.owner = Some(message.key);
                 // The first frame of a message, and only that, has a signature.
@@ -294,6 +301,52 @@ impl Wire {
             out.left -= n - of_head;
             taken += n - of_head;
         }
+    }
+
+    /// Sends a whole message in one frame, if the link is free and takes all of it now. Nothing is sent otherwise.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn send_at_once(&mut self, message: &Outbound<'_>, payload: &[u8]) -> Result<bool, WireFault> {
+        let head = HEADER_LEN + if self.checked { BODY_SUM_LEN } else { 0 } + message.signature.len();
+        if self.outgoing[message.peer].owner.is_some()
+            || payload.len() > CHECKED_LEN_MAX
+            || !self.transport.takes(message.peer, head + payload.len())
+        {
+            return Ok(false);
+        }
+        match self.send(message, payload)? {
+            Sent { complete: true, .. } => Ok(true),
+            Sent { complete: false, .. } => {
+                let what = "the transport took less than it said it would";
+                Err(WireFault::Gone(LinkFault::Nonsense(what.into()), false))
+            }
+        }
+    }
+
+    /// Receives a whole message that came in one frame and is here, if it has this fingerprint and the length of `buffer`. Nothing is taken
+    /// otherwise.
+    ///
+    /// # Errors
+    /// As [`arrival`](Self::arrival).
+    pub fn recv_at_once(
+        &mut self,
+        peer: usize,
+        key: Key,
+        fingerprint: u64,
+        buffer: &mut [u8],
+    ) -> Result<bool, WireFault> {
+        let Some(Arrival { header, left }) = self.arrival(peer, key)? else { return Ok(false) };
+        let link = &self.incoming[peer];
+        let is_whole = left == buffer.len() && header.message_len == left as u64;
+        let is_here = self.aside.is_empty() && left <= link.end - link.start;
+        if header.fingerprint != fingerprint || !is_whole || !is_here {
+            return Ok(false);
+        }
+        let n = self.read(peer, key, buffer)?;
+        debug_assert_eq!(n, left, "it is here");
+        self.finish(peer, key);
+        Ok(true)
     }
 
     /// Tells `peer`, if there is a link and it can be told without waiting, that nothing more follows.
@@ -453,15 +506,16 @@ impl Wire {
                     if self.checked {
                         check(&header, &ready[HEADER_LEN..needed]).map_err(WireFault::Nonsense)?;
                     }
+                    let signature = link.known.mentioned(header.mention, &ready[body..whole]);
                     link.signature.clear();
-                    link.signature.extend_from_slice(&ready[body..whole]);
+                    link.signature.extend_from_slice(signature.map_err(WireFault::Nonsense)?);
                     link.start += whole;
                     link.unfinished = unfinished;
                     if header.key.channel == Channel::Farewell {
                         link.farewell = true;
                         continue;
                     }
-                    if header.key.channel == Channel::Message && header.signature_len > 0 {
+                    if header.key.channel == Channel::Message && header.mention != Mention::Nothing {
                         self.tally.message_arrives(peer);
                     }
                     link.frame = Some(Arrival { header, left: header.frame_len as usize });

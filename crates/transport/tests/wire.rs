@@ -202,6 +202,53 @@ fn signatures_travel_with_the_first_frame() {
 }
 
 #[test]
+fn a_signature_that_went_before_is_known() {
+    let of_line = |line| Signature { site: CallSite { file: "train.rs".into(), line }, ..signature() };
+    for (mut a, mut b) in pairs() {
+        for line in [7, 8, 7, 9, 10, 11, 12, 7, 8, 12] {
+            send(&mut a, tag(4), &encode_signature(&of_line(line)), b"abc");
+            b.arrival(0, tag(4)).expect("the link is up").expect("it was sent");
+            assert_eq!(b.signature(0, tag(4)).as_deref(), Some(&of_line(line)));
+            recv(&mut b, tag(4));
+        }
+    }
+}
+
+#[test]
+fn a_short_message_is_sent_and_received_at_once() {
+    let to_one = |key, payload: &[u8]| Outbound {
+        peer: 1,
+        key,
+        ordinal: 0,
+        fingerprint: 42,
+        signature: &[],
+        message_len: payload.len() as u64,
+    };
+    for (mut a, mut b) in pairs() {
+        let mut three = [0; 3];
+        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(false), "nothing is here");
+        assert_eq!(a.send_at_once(&to_one(tag(1), b"abc"), b"abc"), Ok(true));
+        assert_eq!(a.send_at_once(&to_one(tag(2), b""), b""), Ok(true));
+        assert_eq!(b.recv_at_once(0, tag(1), 41, &mut three), Ok(false), "another fingerprint");
+        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut [0; 2]), Ok(false), "another length");
+        assert_eq!((b.recv_at_once(0, tag(1), 42, &mut three), &three), (Ok(true), b"abc"));
+        assert_eq!(b.recv_at_once(0, tag(2), 42, &mut []), Ok(true));
+        // What was set aside is left to who takes it in pieces.
+        send(&mut a, tag(1), &[], b"abc");
+        assert_eq!(b.arrival(0, tag(2)), Ok(None));
+        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(false));
+        assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));
+        // A frame under way keeps its link, and a full link takes nothing.
+        let long = vec![5; FRAME_LEN_MAX];
+        let mut done = a.send(&to_one(tag(3), &long), &long).expect("the link is up");
+        while done.complete {
+            done = a.send(&to_one(tag(3), &long), &long).expect("the link is up");
+        }
+        assert_eq!(a.send_at_once(&to_one(tag(1), b"abc"), b"abc"), Ok(false));
+    }
+}
+
+#[test]
 fn a_collective_that_is_over_here_is_noticed() {
     let (mut a, mut b) = pair();
     send(&mut a, collective(3), &encode_signature(&signature()), b"abc");

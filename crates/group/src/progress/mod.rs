@@ -155,6 +155,22 @@ impl Engine {
         }
     }
 
+    /// Asks the core until it has what is looked for, as long as a thread that waits stays awake and reads no clock, and no other thread wants the core.
+    pub(crate) fn poll_awake(&self, mut is_done: impl FnMut(&mut Core) -> bool) -> bool {
+        let mut core = self.lock();
+        let polls = if self.host_place.crowded { 1 } else { UNTIMED_POLLS };
+        for _ in 0..polls {
+            if is_done(&mut core) {
+                return true;
+            }
+            if self.contenders.load(Ordering::Relaxed) > 0 || self.health.latch.cause().is_some() {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
     /// Nothing can be done: spins, lets others in, or sleeps until a link in `wants` is ready, unless there is another reason to go on then.
     pub(crate) fn idle<'e>(
         &'e self,

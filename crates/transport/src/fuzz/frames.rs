@@ -3,6 +3,7 @@
 use crate::checksum::{self, BODY_SUM_LEN};
 use crate::direction::Direction;
 use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX};
+use crate::known_signatures::Mention;
 use crate::transport::{LinkFault, Transport};
 use crate::wait::Wait;
 use crate::wire::{Arrival, Outbound, Wire, WireFault};
@@ -183,6 +184,7 @@ impl World {
             message_len: u64::from(frame_len) + u64::from(if frame_len > 0 { more } else { 0 }),
             fingerprint: len.into(),
             signature_len: signature.len() as u16,
+            mention: if signature.is_empty() { Mention::Nothing } else { Mention::New(0) },
         };
         assert_eq!(Header::decode(&header.encode()), Ok(header), "a header is not what it was");
         let start = self.peers[peer].unread.len() as u8;

@@ -4,7 +4,7 @@ use super::driver::{Driver, assert_bytes, stream};
 use crate::Links;
 use phalanx_transport::{Direction, HEAD_LEN_MAX};
 use std::io::IoSlice;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 /// More than a link may hold. The systems' buffers are some MiB.
@@ -131,6 +131,35 @@ pub fn an_idle_link_takes_a_head_at_once(links: &Links) {
         all.wait();
         for &peer in &peers {
             assert_bytes(&end.recv_exact(peer, HEAD_LEN_MAX), &stream(peer, rank, HEAD_LEN_MAX), peer);
+        }
+    });
+}
+
+/// A link that [`takes`](phalanx_transport::Transport::takes) so many bytes takes all of them. One that can't tell always says that it does not.
+pub fn what_a_link_says_it_takes_it_takes(links: &Links) {
+    let (is_full, all_sent) = (Arc::new(Barrier::new(2)), Arc::new(Mutex::new(Vec::new())));
+    links.run(2, move |end| {
+        let mut end = Driver::new(end);
+        let (rank, peer) = (end.rank(), 1 - end.rank());
+        end.meet(peer);
+        if rank == 0 {
+            let mut all = Vec::new();
+            for len in [1, 60, 100, 1000, 5000].into_iter().cycle().take(1000) {
+                if end.takes(1, len) {
+                    let bytes = stream(0, 1, len);
+                    let taken = end.send(1, &[IoSlice::new(&bytes)]).expect("the link stands");
+                    assert_eq!(taken, len, "bytes that were taken, of {len} that it said it takes");
+                    all.extend(bytes);
+                }
+            }
+            *all_sent.lock().expect("nobody panicked") = all;
+            is_full.wait();
+            end.recv_exact(1, 1);
+        } else {
+            is_full.wait();
+            let all = std::mem::take(&mut *all_sent.lock().expect("nobody panicked"));
+            assert_bytes(&end.recv_exact(0, all.len()), &all, 0);
+            end.send_all(0, b"!");
         }
     });
 }

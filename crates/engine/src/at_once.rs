@@ -1,0 +1,49 @@
+//! Messages that are over at once: a short one for which its link has room, or one that is here.
+//!
+//! They take no place in a queue and no look at the clock. Whatever is out of the ordinary is left as it is for a [`Message`](crate::message), which
+//! finds it again.
+
+use crate::core::Core;
+use crate::message_queues::queue_key;
+use phalanx_core::{OpKind, Signature};
+use phalanx_transport::{Channel, Key, Outbound, encode_signature};
+
+/// The longest message, in bytes, that is sent at once.
+pub const AT_ONCE_MAX: usize = 4 << 10;
+
+/// A call's signature as the other side must see it. A loop sends the same call again and again, so it is encoded once.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    latest: Option<(Signature, u64, Vec<u8>)>,
+}
+
+impl Said {
+    fn of(&mut self, call: &Signature) -> (u64, &[u8]) {
+        let is_known = self.latest.as_ref().is_some_and(|(known, ..)| known == call);
+        if !is_known {
+            self.latest = Some((call.clone(), call.fingerprint(), encode_signature(call)));
+        }
+        self.latest.as_ref().map_or((0, &[]), |(_, fingerprint, encoded)| (*fingerprint, encoded))
+    }
+}
+
+impl Core {
+    /// Sends `bytes`, as a call of [`Send`](OpKind::Send) says, if no call is before it and the link takes all of it now.
+    pub fn send_at_once(&mut self, call: &Signature, peer: usize, tag: u64, bytes: &[u8]) -> bool {
+        if bytes.len() > AT_ONCE_MAX || !self.queues.is_free(queue_key(OpKind::Send, peer, tag)) {
+            return false;
+        }
+        let (fingerprint, signature) = self.said.of(call);
+        let key = Key { channel: Channel::Message, id: tag };
+        let message_len = bytes.len() as u64;
+        let message = Outbound { peer, key, ordinal: 0, fingerprint, signature, message_len };
+        self.wire.send_at_once(&message, bytes).unwrap_or(false)
+    }
+
+    /// Receives the message that has this fingerprint [on the wire](crate::message::on_the_wire), if no call is before this one and all of it is here.
+    pub fn recv_at_once(&mut self, fingerprint: u64, peer: usize, tag: u64, buffer: &mut [u8]) -> bool {
+        let key = Key { channel: Channel::Message, id: tag };
+        self.queues.is_free(queue_key(OpKind::Recv, peer, tag))
+            && self.wire.recv_at_once(peer, key, fingerprint, buffer).unwrap_or(false)
+    }
+}
