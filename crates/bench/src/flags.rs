@@ -99,6 +99,10 @@ pub struct Flags {
     #[arg(long)]
     pub(crate) bind: bool,
 
+    /// Take Open MPI and MPICH from their Python packages, which are newer than Debian's: each from the Python environment of its name in that of --peers
+    #[arg(long)]
+    pub(crate) newest: bool,
+
     /// The Python environment in which PyTorch and Intel MPI are installed
     #[arg(
         long,

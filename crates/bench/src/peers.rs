@@ -5,6 +5,7 @@
 //! give its core away while it waits does so when ranks share cores.
 
 use crate::backend::Backend;
+use crate::flags::Flags;
 use crate::task::Task;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -73,13 +74,16 @@ pub(crate) struct Program {
     tools: PathBuf,
     /// Whether ranks are bound to cores where there are enough of them.
     bind: bool,
+    /// Whether Open MPI and MPICH are those of Python's packages.
+    newest: bool,
 }
 
 /// Builds the peers that are asked for.
 ///
 /// # Errors
 /// `Unavailable`: one that was asked for by name is not installed.
-pub(crate) fn build(asked: &[Asked], scratch: &Path, tools: &Path, bind: bool) -> Result<Vec<Program>> {
+pub(crate) fn build(flags: &Flags, scratch: &Path) -> Result<Vec<Program>> {
+    let Flags { against: asked, peers: tools, bind, newest, .. } = flags;
     let sources = [
         ("method.h", include_str!("../peers/method.h")),
         ("mpi.c", include_str!("../peers/mpi.c")),
@@ -96,7 +100,8 @@ pub(crate) fn build(asked: &[Asked], scratch: &Path, tools: &Path, bind: bool) -
         if !by_name && !asked.contains(&Asked::Installed) {
             continue;
         }
-        let program = Program { peer, scratch: scratch.to_owned(), tools: tools.to_owned(), bind };
+        let (scratch, tools) = (scratch.to_owned(), tools.clone());
+        let program = Program { peer, scratch, tools, bind: *bind, newest: *newest };
         match program.build() {
             Ok(()) => programs.push(program),
             Err(error) if by_name => return Err(error),
@@ -139,13 +144,21 @@ impl Program {
         self.tools.join("bin/python")
     }
 
+    /// A command of an MPI library: of its Python package, which has an environment of its own, or Debian's, which adds the library's name.
+    fn command(&self, name: &str) -> PathBuf {
+        let library = self.name();
+        if self.newest {
+            return self.tools.join(library).join("bin").join(name);
+        }
+        format!("{name}.{library}").into()
+    }
+
     fn build(&self) -> Result<()> {
         let mpi = |compiler: PathBuf| {
             self.compile(&compiler, "mpi.c", &["-lm"]).or_else(|why| self.unavailable(&why))
         };
         match self.peer {
-            Peer::Openmpi => mpi("mpicc.openmpi".into()),
-            Peer::Mpich => mpi("mpicc.mpich".into()),
+            Peer::Openmpi | Peer::Mpich => mpi(self.command("mpicc")),
             Peer::Intelmpi => {
                 // The package's own compiler does not know where it has been installed.
                 let (include, lib) = (self.tools.join("include"), self.tools.join("lib"));
@@ -209,12 +222,12 @@ impl Program {
                     let btl = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"];
                     flags.extend(["--mca", "pml", "ob1"].into_iter().chain(btl));
                 }
-                let launch = program("mpirun.openmpi".into(), &flags);
+                let launch = program(self.command("mpirun"), &flags);
                 launch.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             }
             Peer::Mpich => {
                 let launch =
-                    program("mpiexec.mpich".into(), &["-bind-to", if bound { "core" } else { "none" }]);
+                    program(self.command("mpiexec"), &["-bind-to", if bound { "core" } else { "none" }]);
                 let variables =
                     [("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")];
                 with(launch, if tcp { &variables } else { &[] })

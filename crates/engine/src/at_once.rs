@@ -6,26 +6,10 @@
 use crate::core::Core;
 use crate::message_queues::queue_key;
 use phalanx_core::{OpKind, Signature};
-use phalanx_transport::{Channel, Key, Outbound, encode_signature};
+use phalanx_transport::{Channel, Key, Outbound};
 
 /// The longest message, in bytes, that is sent at once.
 pub const AT_ONCE_MAX: usize = 4 << 10;
-
-/// A call's signature as the other side must see it. A loop sends the same call again and again, so it is encoded once.
-#[derive(Debug, Default)]
-pub(crate) struct Said {
-    latest: Option<(Signature, u64, Vec<u8>)>,
-}
-
-impl Said {
-    fn of(&mut self, call: &Signature) -> (u64, &[u8]) {
-        let is_known = self.latest.as_ref().is_some_and(|(known, ..)| known == call);
-        if !is_known {
-            self.latest = Some((call.clone(), call.fingerprint(), encode_signature(call)));
-        }
-        self.latest.as_ref().map_or((0, &[]), |(_, fingerprint, encoded)| (*fingerprint, encoded))
-    }
-}
 
 impl Core {
     /// Sends `bytes`, as a call of [`Send`](OpKind::Send) says, if no call is before it and the link takes all of it now.

@@ -1,8 +1,8 @@
 //! What all operations of a group share, and what a poll of one of them comes to.
 
-use crate::at_once::Said;
 use crate::eager::Eager;
 use crate::message_queues::MessageQueues;
+use crate::said::Said;
 use crate::scratch::SCRATCH_LEN;
 use crate::turns::Turns;
 use phalanx_control::group_health::GroupHealth;

@@ -20,6 +20,7 @@ pub mod message_queues;
 pub mod operation;
 pub mod partial;
 pub mod plan;
+mod said;
 pub mod scratch;
 pub mod task;
 pub mod turns;

@@ -24,6 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("train", &["phalanx", "checkpoint", "compress"]),
     ("candle", &["phalanx", "checkpoint", "compress", "train", "nccl"]),
     ("burn", &["phalanx", "checkpoint", "train"]),
+    ("ferrotorch", &["phalanx", "train"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
     ("nccl", &["core", "group"]),

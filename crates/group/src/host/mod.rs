@@ -1,5 +1,6 @@
 //! Backends for host memory: schedules over a transport, shared memory, and both for groups over several hosts.
 
+mod at_once;
 pub(crate) mod backend_registry;
 pub(crate) mod call_check;
 pub(crate) mod call_queue;

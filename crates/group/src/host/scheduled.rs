@@ -5,12 +5,11 @@ use crate::control::group_health::GroupHealth;
 #[cfg(target_os = "linux")]
 use crate::control::group_health::ParentCall;
 use crate::engine::any_peer::AnyPeer;
-use crate::engine::at_once::AT_ONCE_MAX;
 use crate::engine::attempt::Attempt;
 use crate::engine::batch::{Batch, Borrowed};
 use crate::engine::collective::{self, Collective as Running};
 use crate::engine::core::{Core, Fault, Progress};
-use crate::engine::message::{self, Message};
+use crate::engine::message::Message;
 use crate::engine::message_queues::{Ticket, queue_key};
 use crate::engine::operation::Operation;
 use crate::engine::partial::Arithmetic;
@@ -260,38 +259,6 @@ impl ScheduledBackend {
         let ticket: Ticket = self.engine.lock().queues.join(key);
         let message = Message::new(address.peer, address.tag, ticket, address.signature.clone(), len);
         (message, number)
-    }
-
-    /// Sends a short message for which there is room, if it is the only one.
-    fn send_at_once(&self, to: &Address, bytes: &[u8]) -> Result<bool> {
-        let Address { signature, peer, tag } = to;
-        self.engine.health.check_message(signature, Some(*peer), *tag)?;
-        let is_sent = self.engine.lock().send_at_once(signature, *peer, *tag, bytes);
-        if is_sent {
-            self.was_at_once(to);
-        }
-        Ok(is_sent)
-    }
-
-    /// Receives a short message that is here, or comes while there is nothing to be gained from doing anything but look for it.
-    fn recv_at_once(&self, from: &Address, bytes: &mut [u8]) -> Result<bool> {
-        let Address { signature, peer, tag } = from;
-        self.engine.health.check_message(signature, Some(*peer), *tag)?;
-        if bytes.len() > AT_ONCE_MAX {
-            return Ok(false);
-        }
-        let fingerprint = message::on_the_wire(signature).fingerprint();
-        let is_here = self.engine.poll_awake(|core| core.recv_at_once(fingerprint, *peer, *tag, bytes));
-        if is_here {
-            self.was_at_once(from);
-        }
-        Ok(is_here)
-    }
-
-    fn was_at_once(&self, Address { signature, peer, tag }: &Address) {
-        let health = &self.engine.health;
-        let with = Envelope { peer: Some(health.members()[*peer]), tag: *tag };
-        health.latch.messages.message_at_once(signature, with, clock::now);
     }
 
     /// For as long as a receive goes on that need not get anything.
