@@ -467,13 +467,18 @@ mod models {
     }
 
     #[test]
+    fn a_reader_that_sleeps_is_woken_by_a_letter() {
+        letters_keep_their_place(1, None);
+    }
+
+    #[test]
     fn a_letter_before_the_ring_is_read_before_it() {
-        letters_keep_their_place(2, None);
+        letters_keep_their_place(2, Some(3));
     }
 
     #[test]
     fn letters_and_the_ring_in_turn() {
-        letters_keep_their_place(3, Some(3));
+        letters_keep_their_place(3, Some(2));
     }
 
     #[test]
