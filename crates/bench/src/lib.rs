@@ -148,7 +148,8 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Verdict> {
     let scratch = tempfile::tempdir().map_err(|e| Error::io("making a temporary folder", e))?;
     let ours = |subject| Library::Ours { subject, algorithms: flags.algorithms.clone() };
     let mut libraries: Vec<_> = flags.subjects().into_iter().map(ours).collect();
-    let peers = peers::build(flags, scratch.path())?;
+    let setup = peers::Setup { tools: &flags.peers, bind: flags.bind, newest: flags.newest };
+    let peers = peers::build(&flags.against, scratch.path(), &setup)?;
     libraries.extend(peers.into_iter().map(Library::Peer));
     present(flags, &libraries, out)
 }

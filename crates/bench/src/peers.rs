@@ -5,7 +5,6 @@
 //! give its core away while it waits does so when ranks share cores.
 
 use crate::backend::Backend;
-use crate::flags::Flags;
 use crate::task::Task;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -78,12 +77,22 @@ pub(crate) struct Program {
     newest: bool,
 }
 
+/// Where the peers are, and how their ranks are started.
+#[derive(Debug)]
+pub(crate) struct Setup<'a> {
+    /// The Python environment that holds some of them.
+    pub(crate) tools: &'a Path,
+    /// Whether ranks are bound to cores where there are enough of them.
+    pub(crate) bind: bool,
+    /// Whether Open MPI and MPICH are those of Python's packages.
+    pub(crate) newest: bool,
+}
+
 /// Builds the peers that are asked for.
 ///
 /// # Errors
 /// `Unavailable`: one that was asked for by name is not installed.
-pub(crate) fn build(flags: &Flags, scratch: &Path) -> Result<Vec<Program>> {
-    let Flags { against: asked, peers: tools, bind, newest, .. } = flags;
+pub(crate) fn build(asked: &[Asked], scratch: &Path, setup: &Setup<'_>) -> Result<Vec<Program>> {
     let sources = [
         ("method.h", include_str!("../peers/method.h")),
         ("mpi.c", include_str!("../peers/mpi.c")),
@@ -100,8 +109,8 @@ pub(crate) fn build(flags: &Flags, scratch: &Path) -> Result<Vec<Program>> {
         if !by_name && !asked.contains(&Asked::Installed) {
             continue;
         }
-        let (scratch, tools) = (scratch.to_owned(), tools.clone());
-        let program = Program { peer, scratch, tools, bind: *bind, newest: *newest };
+        let Setup { tools, bind, newest } = *setup;
+        let program = Program { peer, scratch: scratch.to_owned(), tools: tools.to_owned(), bind, newest };
         match program.build() {
             Ok(()) => programs.push(program),
             Err(error) if by_name => return Err(error),
