@@ -131,6 +131,44 @@ impl Checkpoint {
         Self { path: self.path.clone(), manifest }
     }
 
+    /// The same checkpoint with other names for some of its tensors: each pair is the name under which one was saved, and the one under which it stands
+    /// afterwards. All others keep theirs. It is for a model that has other names than the one that was saved, as that of another library has.
+    ///
+    /// # Errors
+    /// [`Missing`](Error::Missing) for a name that is not there; [`SameName`](Error::SameName) for one that two tensors would have.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.slice("model.norm.gamma", &[2], &[0.5f32, 0.25]);
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?.renamed([("model.norm.gamma", "model.norm.weight")])?;
+    /// assert_eq!(found.read::<f32>("model.norm.weight")?, [0.5, 0.25]);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
+    pub fn renamed<S: AsRef<str>, N: Into<String>>(
+        &self,
+        names: impl IntoIterator<Item = (S, N)>,
+    ) -> Result<Self> {
+        let mut manifest = self.manifest.clone();
+        let mut moved = Vec::new();
+        for (saved, name) in names {
+            let saved = saved.as_ref();
+            let tensor = manifest.tensors.remove(saved);
+            moved.push((name.into(), tensor.ok_or_else(|| self.missing(format!("tensor `{saved}`")))?));
+        }
+        for (name, tensor) in moved {
+            if manifest.tensors.contains_key(&name) {
+                return Err(Error::SameName { name });
+            }
+            manifest.tensors.insert(name, tensor);
+        }
+        Ok(Self { path: self.path.clone(), manifest })
+    }
+
     /// The tensors, by name.
     ///
     /// # Examples

@@ -126,6 +126,12 @@ pub enum Error {
         /// The error of serde.
         what: String,
     },
+    /// Two tensors would have the same name: see [`Checkpoint::renamed`](crate::Checkpoint::renamed).
+    #[error("two tensors would be called `{name}`; give each saved name one of its own")]
+    SameName {
+        /// That name.
+        name: String,
+    },
     /// The library that holds the tensors could not do it.
     #[error(transparent)]
     Tensors(#[from] Box<dyn std::error::Error + Send + Sync>),

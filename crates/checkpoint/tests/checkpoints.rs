@@ -348,6 +348,29 @@ fn a_checkpoint_of_a_newer_version_is_not_passed_over() {
 }
 
 #[test]
+fn tensors_are_read_under_other_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0]).unwrap();
+    let mut state = State::new();
+    state.slice("a", &[1], &[1f32]);
+    state.slice("b", &[1], &[2f32]);
+    state.slice("c", &[1], &[3f32]);
+    checkpoints.save(1, state).unwrap();
+    let found = checkpoints.load(1).unwrap();
+
+    let turned = found.renamed([("a", "b"), ("b", "a")]).unwrap();
+    let all = ["a", "b", "c"].map(|name| turned.read::<f32>(name).unwrap()[0]);
+    assert_eq!(all, [2.0, 1.0, 3.0]);
+    let moved = found.renamed([("a", "model.a")]).unwrap();
+    assert!(moved.read::<f32>("a").is_err());
+    let refused = |names: &[(&str, &str)]| found.renamed(names.iter().copied()).unwrap_err();
+    assert!(matches!(refused(&[("d", "e")]), Error::Missing { what, .. } if what == "tensor `d`"));
+    assert!(matches!(refused(&[("a", "c")]), Error::SameName { name } if name == "c"));
+    assert!(matches!(refused(&[("a", "d"), ("b", "d")]), Error::SameName { name } if name == "d"));
+    assert!(matches!(refused(&[("a", "d"), ("a", "e")]), Error::Missing { .. }));
+}
+
+#[test]
 fn a_renamed_checkpoint_is_not_taken_for_another_step() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
