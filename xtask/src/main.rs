@@ -187,11 +187,14 @@ fn chaos(flags: Chaos) -> ExitCode {
 
 /// The soak is a test, once for groups and once for trainings, over programs that are examples.
 fn endings(jobs: &str, ways: Option<String>) -> ExitCode {
-    for (package, example) in [("phalanx", "without_finalize"), ("phalanx-candle", "train_without_finalize")]
-    {
+    let both = [
+        ("phalanx", "without_finalize", "endings", "soak"),
+        ("phalanx-candle", "train_without_finalize", "all", "endings::soak"),
+    ];
+    for (package, example, test, soak) in both {
         for arguments in [
             &["build", "--package", package, "--example", example][..],
-            &["test", "--package", package, "--test", "endings", "--", "soak", "--ignored", "--nocapture"],
+            &["test", "--package", package, "--test", test, "--", soak, "--ignored", "--nocapture"],
         ] {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(arguments).env("PHALANX_ENDINGS_JOBS", jobs);

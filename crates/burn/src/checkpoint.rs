@@ -110,7 +110,7 @@ pub fn save_module(module: &impl Module, prefix: &str, state: &mut State<'_>) ->
 }
 
 /// Gives `module` the values that [`save_module`] has saved under `prefix`, and the numbers by which optimizers know them. What else the checkpoint has is left
-/// alone.
+/// alone. One that another library has saved has no such numbers, and parameters keep theirs; [`Checkpoint::renamed`] gives its tensors the names that burn has.
 ///
 /// # Errors
 /// [`Error::Missing`] and [`Error::OtherTensor`]: the checkpoint is of another model. [`Error::Io`]. Nothing was changed then.
@@ -118,7 +118,10 @@ pub fn save_module(module: &impl Module, prefix: &str, state: &mut State<'_>) ->
 /// # Examples
 /// See [`save_module`].
 pub fn load_module<M: Module>(module: &mut M, prefix: &str, from: &Checkpoint) -> Result<()> {
-    let saved: BTreeMap<String, u64> = from.value(&ids_of(prefix))?;
+    let saved: BTreeMap<String, u64> = match from.value(&ids_of(prefix)) {
+        Err(Error::Missing { .. }) => BTreeMap::new(),
+        saved => saved?,
+    };
     let (mut values, mut ids) = (Vec::new(), Vec::new());
     for Named { name, id, values: mut own, .. } in found(module)? {
         let full = full(prefix, &name);

@@ -10,6 +10,8 @@
 //! Where an optimizer remembers more than a rank has memory for, [`Sharded`] deals that out over the ranks. Where the network is slow, [`DiLoCo`] lets each
 //! rank train for itself and averages the weights now and then.
 //!
+//! With the feature `learner`, `learner::DataParallel` has the training loop of `burn-train` run on all ranks.
+//!
 //! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: the module, the state of burn's optimizer, the place in the data.
 //!
 //! Tensors are on any backend of burn's. What is sent goes through the host's memory.
@@ -61,6 +63,8 @@ mod data_parallel;
 mod diloco;
 mod elements;
 mod gradients;
+#[cfg(feature = "learner")]
+pub mod learner;
 mod model;
 mod names;
 mod sharded;

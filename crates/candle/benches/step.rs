@@ -12,36 +12,15 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Activation, Conv2dConfig, Module, Optimizer, SGD, Sequential, VarBuilder, VarMap};
-use phalanx::config::Source;
-use phalanx::launch::{Launch, Outcome};
-use phalanx::{Config, ProcessGroup, ReduceOp};
+use examples_common::steps::{self, Times, Trainer};
+use phalanx::ProcessGroup;
 use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
 use std::process::ExitCode;
-use std::time::Instant;
-
-/// Turns of each kind; one more goes before, to warm up.
-const ROUNDS: usize = 12;
 
 fn main() -> anyhow::Result<ExitCode> {
-    let config = Config::from_env()?;
-    if config.source != Source::Alone {
-        let group = phalanx::init()?;
-        for case in &CASES {
-            // Cargo adds an argument of its own, `--bench`.
-            if std::env::args().skip(1).all(|arg| arg == case.name || arg.starts_with("--")) {
-                compare(&group, case)?;
-            }
-        }
-        group.finalize()?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    // One thread a rank: with two ranks on two cores more would only be in each other's way.
-    let launch = Launch::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).ranks(2);
-    let outcome = launch.env("RAYON_NUM_THREADS", "1").run()?;
-    if let Outcome::Failure(failure) = &outcome {
-        println!("{failure}");
-    }
-    Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)))
+    steps::run(&CASES.map(|case| case.name), |group, name| {
+        CASES.iter().filter(|case| case.name == name).try_for_each(|case| compare(group, case))
+    })
 }
 
 struct Case {
@@ -123,18 +102,16 @@ enum Kind {
 }
 
 /// One model with its optimizer, which takes the steps of one kind.
-struct Trainer {
-    name: &'static str,
+struct OneKind {
     kind: Kind,
+    group: ProcessGroup,
+    batch: (Tensor, Tensor),
     optimizer: SGD,
     parameters: usize,
-    steps_ms: Vec<f64>,
-    /// Of the steps, their backward passes.
-    backward_ms: Vec<f64>,
 }
 
-impl Trainer {
-    fn new(group: &ProcessGroup, case: &Case, name: &'static str) -> anyhow::Result<Self> {
+impl OneKind {
+    fn new(group: &ProcessGroup, case: &Case, batch: &(Tensor, Tensor), name: &str) -> anyhow::Result<Self> {
         let varmap = VarMap::new();
         let plain = || (case.model)(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu));
         let ddp = |overlap| {
@@ -149,83 +126,50 @@ impl Trainer {
         };
         let parameters = varmap.all_vars().iter().map(|var| var.elem_count()).sum();
         let optimizer = SGD::new(varmap.all_vars(), 0.001)?;
-        Ok(Self { name, kind, optimizer, parameters, steps_ms: Vec::new(), backward_ms: Vec::new() })
+        Ok(Self { kind, group: group.clone(), batch: batch.clone(), optimizer, parameters })
     }
+}
 
-    /// Milliseconds of the step, and of its backward pass.
-    fn step(&mut self, group: &ProcessGroup, x: &Tensor, y: &Tensor) -> anyhow::Result<(f64, f64)> {
-        let start = Instant::now();
-        let forward = |model: &Sequential| candle_nn::loss::cross_entropy(&model.forward(x)?, y);
-        let loss = match &self.kind {
-            Kind::Alone(model) | Kind::Barrier(model) => forward(model)?,
-            Kind::Ddp(ddp) => ddp.forward(forward)?,
+impl Trainer for OneKind {
+    fn step(&mut self) -> anyhow::Result<Times> {
+        let (x, y) = &self.batch;
+        let loss = |model: &Sequential| candle_nn::loss::cross_entropy(&model.forward(x)?, y);
+        let forward = || match &self.kind {
+            Kind::Alone(model) | Kind::Barrier(model) => Ok(loss(model)?),
+            Kind::Ddp(ddp) => Ok(ddp.forward(loss)?),
         };
-        let forward_s = start.elapsed().as_secs_f64();
-        let grads: GradStore = match &self.kind {
-            Kind::Alone(_) => loss.backward()?,
-            Kind::Barrier(_) => {
-                let grads = loss.backward()?;
-                group.barrier()?;
-                grads
+        let backward = |loss: Tensor| -> anyhow::Result<GradStore> {
+            match &self.kind {
+                Kind::Alone(_) => Ok(loss.backward()?),
+                Kind::Barrier(_) => {
+                    let grads = loss.backward()?;
+                    self.group.barrier()?;
+                    Ok(grads)
+                }
+                Kind::Ddp(ddp) => Ok(ddp.backward(&loss)?),
             }
-            Kind::Ddp(ddp) => ddp.backward(&loss)?,
         };
-        let backward_s = start.elapsed().as_secs_f64() - forward_s;
-        self.optimizer.step(&grads)?;
-        Ok((start.elapsed().as_secs_f64() * 1e3, backward_s * 1e3))
+        steps::time(forward, backward, |grads| Ok(self.optimizer.step(&grads)?))
     }
 }
 
 fn compare(group: &ProcessGroup, case: &Case) -> anyhow::Result<()> {
     let x = Tensor::randn(0f32, 1.0, case.shape, &Device::Cpu)?;
     let y = Tensor::from_iter((0..case.shape[0] as u32).map(|i| i % 10), &Device::Cpu)?;
-    let mut trainers = ["alone", "barrier", "after", "during"]
-        .into_iter()
-        .map(|name| Trainer::new(group, case, name))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    for round in 0..=ROUNDS {
-        for trainer in &mut trainers {
-            group.barrier()?;
-            for step in 0..=case.steps {
-                let (whole, backward) = trainer.step(group, &x, &y)?;
-                // The first steps of all, and the first after another kind's, find cold caches.
-                if round > 0 && step > 0 {
-                    trainer.steps_ms.push(whole);
-                    trainer.backward_ms.push(backward);
-                }
-            }
-        }
+    let batch = (x, y);
+    let mut parameters = 0;
+    let mut trainers: Vec<(&str, Box<dyn Trainer>)> = Vec::new();
+    for name in ["alone", "barrier", "after", "during"] {
+        let trainer = OneKind::new(group, case, &batch, name)?;
+        parameters = trainer.parameters;
+        trainers.push((name, Box::new(trainer)));
     }
+    let title = format!("{}: {parameters} parameters, {} samples a rank", case.name, case.shape[0]);
+    let medians = steps::compare(group, &title, case.steps, &mut trainers)?;
+    let [alone, _, after, during] = medians[..] else { unreachable!("four kinds") };
     if group.rank() == 0 {
-        let parameters = trainers[0].parameters;
-        println!(
-            "{}: {parameters} parameters, {} samples a rank, {}",
-            case.name,
-            case.shape[0],
-            group.describe()
-        );
-        println!("step     median ms    min ms  overhead  backward ms");
-    }
-    let mut medians = Vec::new();
-    for Trainer { name, steps_ms, backward_ms, .. } in &mut trainers {
-        group.all_reduce(steps_ms, ReduceOp::Max)?;
-        group.all_reduce(backward_ms, ReduceOp::Max)?;
-        let (step, backward) = (median(steps_ms), median(backward_ms));
-        medians.push((step, backward));
-        if group.rank() == 0 {
-            let overhead = (step / medians[0].0 - 1.0) * 100.0;
-            println!("{name:<8} {step:>9.2} {:>9.2} {overhead:>7.1} % {backward:>12.2}", steps_ms[0]);
-        }
-    }
-    let [(alone, backward), _, (after, _), (during, _)] = medians[..] else { unreachable!("four kinds") };
-    if group.rank() == 0 {
-        let (hidden, most) = (after - during, backward.min(after - alone));
+        let (hidden, most) = (after.step - during.step, alone.backward.min(after.step - alone.step));
         println!("hidden: {hidden:.2} of {most:.2} ms, {:.0} %", 100.0 * hidden / most);
     }
     Ok(())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -1,13 +1,13 @@
 //! Checkpoints of modules, saved by all ranks together and loaded by any number of them: see [`phalanx_train::checkpoint`].
 
-use crate::error::{of_tensors, told};
-use crate::parameters::{Named, array, by_name, set_values};
+use crate::error::told;
+use crate::parameters::{Named, array, by_name, lent, set_values};
 use ferrotorch_core::{FerrotorchResult, Float};
 use ferrotorch_nn::Module;
 use phalanx_train::Array;
 use phalanx_train::checkpoint::{copied, info, load_tensors};
 
-pub use phalanx_train::checkpoint::{Checkpoint, Checkpoints, State};
+pub use phalanx_train::checkpoint::{Checkpoint, Checkpoints, Error, State, Stateful};
 
 /// Adds a module's parameters to `state`, each as `prefix.name`.
 ///
@@ -25,7 +25,7 @@ pub fn save_module<T: Float>(
     Ok(())
 }
 
-/// Gives a module's parameters the values that [`save_module`] has saved under `prefix`. Make the optimizer afterwards: the module has other tensors then.
+/// Gives a module's parameters the values that [`save_module`] has saved under `prefix`, in place: an optimizer that was made of them has them too.
 ///
 /// # Errors
 /// The checkpoint is of another model, or can't be read. Nothing was changed then.
@@ -34,14 +34,9 @@ pub fn load_module<T: Float>(
     prefix: &str,
     from: &Checkpoint,
 ) -> FerrotorchResult<()> {
-    let load_all = || {
-        let named = by_name(module);
-        let values: FerrotorchResult<Vec<Array>> = named.iter().map(|one| array(&one.tensor)).collect();
-        let mut values = values.map_err(of_tensors)?;
-        load_tensors(named.iter().map(|one| one.name.as_str()).zip(&mut values), prefix, from)?;
-        Ok((named, values))
-    };
-    let (named, values) = load_all()
-        .map_err(|error: phalanx_train::checkpoint::Error| told(phalanx_train::Error::from(error)))?;
-    set_values(module, &named, values).map_err(told)
+    let named = by_name(module);
+    let mut values = lent(&named)?;
+    let all = named.iter().map(|one| one.name.as_str()).zip(&mut values);
+    load_tensors(all, prefix, from).map_err(told)?;
+    set_values(&named, values)
 }

@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::error::told;
-use crate::parameters::{Named, array, by_name, gradients, set_gradients, set_values};
+use crate::parameters::{Named, by_name, gradients, lent, set_gradients, sync_model};
 use crate::pass;
 use ferrotorch_core::{FerrotorchError, FerrotorchResult, Float, Tensor};
 use ferrotorch_nn::{Buffer, Module, Parameter};
@@ -196,18 +196,15 @@ impl<M: Module<T>, T: Float> DDP<M, T> {
 
     /// Gives all ranks the parameters of rank `root`, bit for bit. Collective; call it before the first step.
     ///
-    /// As in `ferrotorch-distributed`, the module has other parameters afterwards: make the optimizer after it, or it goes on with those from before.
+    /// Parameters are changed in place, so an optimizer that has been made before has them too. In `ferrotorch-distributed` the module has other
+    /// parameters afterwards.
     ///
     /// # Errors
     /// A rank has another model, which is told on every rank with the first parameter that differs; nothing was changed then. As for
     /// [`broadcast`](phalanx::ProcessGroup::broadcast).
     #[track_caller]
     pub fn broadcast_parameters(&mut self, root: usize) -> FerrotorchResult<()> {
-        let named = by_name(&self.module);
-        let mut values: Vec<Array> = named.iter().map(|one| array(&one.tensor)).collect::<Result<_, _>>()?;
-        let all = named.iter().map(|one| one.name.as_str()).zip(&mut values);
-        phalanx_train::sync_model(all, self.backend.group(), root).map_err(told)?;
-        set_values(&mut self.module, &named, values).map_err(told)
+        sync_model(&by_name(&self.module), self.backend.group(), root)
     }
 
     /// Makes sure that all ranks hold the same parameters, bit for bit. Collective; once an epoch is cheap.
@@ -217,7 +214,7 @@ impl<M: Module<T>, T: Float> DDP<M, T> {
     #[track_caller]
     pub fn verify_parameters(&self) -> FerrotorchResult<()> {
         let named = by_name(&self.module);
-        let values: Vec<Array> = named.iter().map(|one| array(&one.tensor)).collect::<Result<_, _>>()?;
+        let values = lent(&named)?;
         let all = named.iter().map(|one| one.name.as_str()).zip(&values);
         phalanx_train::verify_parameters(all, self.backend.group()).map_err(told)
     }

@@ -9,6 +9,9 @@
 //! [`DDP::join`] ranks that have more batches than others. [`Group`] makes a backend of a group that the program has joined by itself, with
 //! [`phalanx::init`] for example.
 //!
+//! [`Sharded`] deals out what an optimizer remembers over the ranks (ZeRO), and with [`DiLoCo`] each rank trains for itself and averages its weights now and
+//! then. [`checkpoint`] saves a module so that any number of ranks goes on.
+//!
 //! This is the adapter of [`phalanx_train`] for ferrotorch. Tensors are in the host's memory; one of a GPU is copied there and its result is on the host,
 //! as in `ferrotorch-distributed`. [What that crate has and this one does not](https://docs.rs/ferrotorch-distributed): `FSDP`, pipelines, RPC, `DeviceMesh`,
 //! `DTensor`, `HybridBackend` and the collectives of GPU tensors.
@@ -59,10 +62,12 @@ mod backend;
 pub mod checkpoint;
 mod collectives;
 mod data_parallel;
+mod diloco;
 mod error;
 mod messages;
 mod parameters;
 mod pass;
+mod sharded;
 mod values;
 
 pub use backend::{Backend, Group, SimulatedBackend, SubBackend, TcpBackend};
@@ -72,10 +77,15 @@ pub use collectives::{
     reduce_scatter, reduce_scatter_tensor, reduce_scatter_with_timeout,
 };
 pub use data_parallel::DDP;
+pub use diloco::DiLoCo;
 pub use messages::{recv, recv_into, recv_into_with_timeout, recv_with_timeout, send, sendrecv};
+/// Ways to send weights in fewer bytes, for [`DiLoCo::with_hook`].
+pub use phalanx_train::compress;
 pub use phalanx_train::{
-    Batch, DdpConfig, DistributedSampler, Epoch, MissingGradients, Overlap, SamplerState, Share, Tail,
+    AdamW, AdamWParams, Array, Batch, DdpConfig, DiLoCoConfig, DistributedSampler, Epoch, Gradients,
+    MissingGradients, Overlap, SamplerState, Sgd, SgdParams, ShardConfig, Share, Stage, Tail,
 };
+pub use sharded::Sharded;
 
 /// The guide's page, whose program is a test here.
 #[cfg(doctest)]

@@ -1,9 +1,10 @@
 //! A module's parameters, in the order of their names, in which reducers have them.
 
-use crate::error::{of_tensors, refused};
+use crate::error::{refused, told};
 use crate::values::Values;
 use ferrotorch_core::{FerrotorchResult, Float, Tensor};
-use ferrotorch_nn::{Module, Parameter};
+use ferrotorch_nn::Module;
+use phalanx::ProcessGroup;
 use phalanx_train::{Array, Gradients};
 use std::collections::HashSet;
 
@@ -62,27 +63,38 @@ pub(crate) fn of_array<T: Float>(array: Array) -> FerrotorchResult<Tensor<T>> {
     Values::try_from(array).map_err(|error| refused(error.to_string()))?.into_tensor(shape)
 }
 
-/// Gives the parameters of `module` new values, as many as [`by_name`] finds. Each is another tensor afterwards, which an optimizer does not know.
-pub(crate) fn set_values<T: Float>(
-    module: &mut impl Module<T>,
-    named: &[Named<T>],
-    values: Vec<Array>,
-) -> phalanx_train::Result<()> {
-    let tensors: FerrotorchResult<Vec<Tensor<T>>> = values.into_iter().map(of_array).collect();
-    let new: Vec<(_, Parameter<T>)> = named
-        .iter()
-        .zip(tensors.map_err(of_tensors)?)
-        .map(|(Named { tensor, .. }, values)| {
-            let mut parameter = Parameter::new(values);
-            parameter.set_requires_grad(tensor.requires_grad());
-            (tensor.id(), parameter)
-        })
-        .collect();
-    for parameter in module.parameters_mut() {
-        let id = parameter.tensor().id();
-        if let Some((_, value)) = new.iter().find(|(known, _)| *known == id) {
-            *parameter = value.clone();
-        }
+/// Gives parameters new values, in place: their clones have them too, as an optimizer's.
+pub(crate) fn set_values<T: Float>(named: &[Named<T>], values: Vec<Array>) -> FerrotorchResult<()> {
+    named.iter().zip(values).try_for_each(|(Named { tensor, .. }, values)| set(tensor, values))
+}
+
+fn set<T: Float>(tensor: &Tensor<T>, values: Array) -> FerrotorchResult<()> {
+    if !tensor.is_contiguous() {
+        return Err(refused(
+            "a parameter whose elements lie apart cannot be changed in place; make it of a contiguous tensor",
+        ));
     }
+    // ferrotorch lets nobody change a leaf that needs gradients, but a detached tensor of the same memory.
+    let detached = tensor.detach();
+    // What is added to minus zero stays what it is, to the last bit.
+    detached.fill_(T::neg_zero())?.add_(&of_array(values)?)?;
     Ok(())
+}
+
+/// Parameters as arrays: the weights as they are lent to what changes them.
+pub(crate) fn lent<T: Float>(named: &[Named<T>]) -> FerrotorchResult<Vec<Array>> {
+    named.iter().map(|one| array(&one.tensor)).collect()
+}
+
+/// Gives all ranks the parameters of rank `root`.
+#[track_caller]
+pub(crate) fn sync_model<T: Float>(
+    named: &[Named<T>],
+    group: &ProcessGroup,
+    root: usize,
+) -> FerrotorchResult<()> {
+    let mut values = lent(named)?;
+    let all = named.iter().map(|one| one.name.as_str()).zip(&mut values);
+    phalanx_train::sync_model(all, group, root).map_err(told)?;
+    set_values(named, values)
 }

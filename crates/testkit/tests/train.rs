@@ -3,11 +3,17 @@
 use phalanx_group::ProcessGroup;
 use phalanx_testkit::World;
 use phalanx_testkit::conformance::train::{
-    Batch, Library, Named, Toy, batches, equality, gradients, refusals, whole,
+    Averaging, Batch, Library, Named, Saving, Sharding, Toy, averaging, batches, equality, gradients,
+    refusals, saving, sharding, whole,
 };
-use phalanx_train::{Array, DdpConfig, Gradients, MissingGradients, Parameter, Reducer, Share, sync_model};
+use phalanx_train::checkpoint::{Checkpoints, State, save_tensors};
+use phalanx_train::{
+    Array, DdpConfig, DiLoCo, DiLoCoConfig, Gradients, MissingGradients, Parameter, Reducer, Sgd, SgdParams,
+    ShardConfig, Sharded, Share, Stage, sync_model,
+};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 /// Weights in plain memory, whose gradients are found by hand. With harm that is done on purpose, or none.
 struct Arrays<const HARM: u8> {
@@ -100,8 +106,132 @@ impl<const HARM: u8> Library for Arrays<HARM> {
     }
 }
 
+/// Weights in the order of their names, with gradients by hand.
+struct Weights {
+    toy: Toy,
+    arrays: Vec<Array>,
+}
+
+impl Weights {
+    fn new(toy: &Toy) -> Self {
+        Self { toy: toy.clone(), arrays: toy.weights.values().cloned().map(Array::from).collect() }
+    }
+
+    fn named(&mut self) -> impl Iterator<Item = (&str, &mut Array)> {
+        self.toy.weights.keys().map(String::as_str).zip(&mut self.arrays)
+    }
+
+    fn numbers(&self) -> Named {
+        let numbers = self.arrays.iter().map(|array| array.as_slice().unwrap().to_vec());
+        self.toy.weights.keys().cloned().zip(numbers).collect()
+    }
+
+    fn backward(&self, batch: &Batch) -> Gradients<Array> {
+        let wide = |array: &Array| array.as_slice::<f32>().unwrap().iter().map(|&x| x.into()).collect();
+        let weights = self.toy.weights.keys().cloned().zip(self.arrays.iter().map(wide)).collect();
+        let (_, grads) = gradients(&self.toy, &weights, batch);
+        let narrow = |grad: &Vec<f64>| Array::from(grad.iter().map(|&x| x as f32).collect::<Vec<_>>());
+        self.toy.weights.keys().map(|name| grads.get(name).map(narrow)).collect()
+    }
+}
+
+struct Dealt<const HARM: u8> {
+    weights: Weights,
+    zero: Sharded,
+    sgd: Sgd<Array>,
+}
+
+impl<const HARM: u8> Sharding for Dealt<HARM> {
+    fn deal_out(toy: &Toy, group: &ProcessGroup, with_gradients: bool, rate: f64) -> Result<Self, String> {
+        let mut weights = Weights::new(toy);
+        let stage = if with_gradients { Stage::Gradients } else { Stage::Optimizer };
+        let config = ShardConfig::default().stage(stage);
+        let zero = Sharded::new(weights.named(), group, config).map_err(told)?;
+        if HARM == OWN_WEIGHTS {
+            weights = Weights::new(toy);
+        }
+        let sgd = zero.sgd(SgdParams { lr: rate, ..Default::default() });
+        Ok(Self { weights, zero, sgd })
+    }
+
+    fn weights(&self) -> Named {
+        self.weights.numbers()
+    }
+
+    fn step(&mut self, batch: Option<&Batch>, share: Option<(usize, usize)>) -> Result<(), String> {
+        let share = share.filter(|_| HARM != EQUAL_SHARES);
+        let share = share.map_or(Share::EQUAL, |(samples, global)| Share::new(samples, global));
+        let none = || self.weights.arrays.iter().map(|_| None).collect();
+        let grads = batch.map_or_else(none, |batch| self.weights.backward(batch));
+        let grads = self.zero.reduce(grads, share).map_err(told)?;
+        self.sgd.step(&mut self.zero, &grads).map_err(told)?;
+        if HARM == NOTHING_SENT { Ok(()) } else { self.zero.gather(&mut self.weights.arrays).map_err(told) }
+    }
+}
+
+struct Averaged<const HARM: u8> {
+    weights: Weights,
+    diloco: DiLoCo,
+    sgd: Sgd<Array>,
+}
+
+impl<const HARM: u8> Averaging for Averaged<HARM> {
+    fn average(toy: &Toy, group: &ProcessGroup, sync_every: u64, rate: f64) -> Result<Self, String> {
+        let mut weights = Weights::new(toy);
+        let config = DiLoCoConfig::local_sgd(sync_every);
+        let diloco = DiLoCo::new(weights.named(), group, config).map_err(told)?;
+        if HARM == OWN_WEIGHTS {
+            weights = Weights::new(toy);
+        }
+        let params = SgdParams { lr: rate, ..Default::default() };
+        let sgd = Sgd::new(weights.named().map(|(name, weight)| (name, &*weight)), params);
+        Ok(Self { weights, diloco, sgd })
+    }
+
+    fn weights(&self) -> Named {
+        self.weights.numbers()
+    }
+
+    fn step(&mut self, batch: &Batch) -> Result<(), String> {
+        let grads = self.weights.backward(batch);
+        self.sgd.step(&mut self.weights.arrays, &grads).map_err(told)?;
+        if HARM == NOTHING_SENT {
+            return Ok(());
+        }
+        self.diloco.step(&mut self.weights.arrays).map_err(told)
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.diloco.finish(&mut self.weights.arrays).map_err(told)
+    }
+}
+
+impl<const HARM: u8> Saving for Arrays<HARM> {
+    fn save(&self, folder: &Path, group: &ProcessGroup, step: u64) -> Result<(), String> {
+        let arrays: Vec<Array> = self.weights.values().cloned().map(Array::from).collect();
+        let mut state = State::new();
+        save_tensors(self.weights.keys().map(String::as_str).zip(&arrays), "model", &mut state);
+        let saved = Checkpoints::open(folder, group).and_then(|mut all| all.save(step, state));
+        saved.map_err(|error| error.to_string())
+    }
+
+    fn load(&mut self, folder: &Path, group: &ProcessGroup, step: u64) -> Result<(), String> {
+        let found = Checkpoints::open(folder, group).and_then(|mut all| all.load(step));
+        let found = found.map_err(|error| error.to_string())?;
+        if HARM == NOTHING_SENT {
+            return Ok(());
+        }
+        for (name, values) in &mut self.weights {
+            *values = found.read(&format!("model.{name}")).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
 type Right = Arrays<0>;
-phalanx_testkit::train_conformance!(Right);
+type RightlyDealt = Dealt<0>;
+type RightlyAveraged = Averaged<0>;
+phalanx_testkit::train_conformance!(Right, sharding: RightlyDealt, averaging: RightlyAveraged, saving: Right);
 
 // Each is a way in which an adapter can be wrong.
 const OWN_WEIGHTS: u8 = 1;
@@ -126,4 +256,10 @@ fn every_kind_of_harm_is_noticed() {
     noticed(equality::buckets_of_any_size_give_the_same_bits::<Arrays<NOTHING_SENT>>, "other bits");
     noticed(batches::a_weight_that_no_rank_uses_has_no_gradient::<Arrays<ZEROS_FOR_NONE>>, "zeros");
     noticed(batches::kept_gradients_are_added_up::<Arrays<KEPT_IS_LOST>>, "lost gradients");
+    noticed(sharding::ranks_begin_with_the_weights_of_rank_0::<Dealt<OWN_WEIGHTS>>, "own weights of ZeRO");
+    noticed(sharding::batches_count_by_their_samples::<Dealt<EQUAL_SHARES>>, "equal shares of ZeRO");
+    noticed(sharding::weights_are_those_of_one_process::<Dealt<NOTHING_SENT>>, "own steps of ZeRO");
+    noticed(averaging::ranks_begin_with_the_weights_of_rank_0::<Averaged<OWN_WEIGHTS>>, "own outer weights");
+    noticed(averaging::weights_are_means_of_what_ranks_have_trained::<Averaged<NOTHING_SENT>>, "no mean");
+    noticed(saving::any_number_of_ranks_goes_on_where_others_have_stopped::<Arrays<NOTHING_SENT>>, "no load");
 }

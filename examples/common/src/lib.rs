@@ -1,8 +1,10 @@
-//! What the examples have in common and phalanx has no part in.
+//! What the examples and benchmarks have in common.
 
 pub mod digits;
 pub mod plot;
 pub mod progress;
+#[cfg(feature = "steps")]
+pub mod steps;
 mod warnings;
 mod weights;
 

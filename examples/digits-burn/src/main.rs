@@ -1,6 +1,7 @@
 //! The digits with burn on several ranks: `digits-burn --ranks 2` trains one model on two threads of this process, and a launcher
 //! (`phalanx run -n 2`) on as many processes.
 
+mod learner;
 mod model;
 mod train;
 
@@ -19,21 +20,26 @@ struct Cli {
     #[arg(long, default_value_t = 2, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     ranks: usize,
 
+    /// Train by burn's own loop, the `Learner` of burn-train. Batches are drawn in another order then.
+    #[arg(long)]
+    learner: bool,
+
     #[command(flatten)]
     options: Options,
 }
 
 fn main() -> anyhow::Result<()> {
-    let Cli { ranks, options } = Cli::parse();
+    let Cli { ranks, learner, options } = Cli::parse();
+    let train = if learner { learner::train } else { train::train };
     show_warnings();
     if Config::from_env()?.source != Source::Alone {
         let group = phalanx::init()?;
-        train::train(&group, &options)?;
+        train(&group, &options)?;
         return Ok(group.finalize()?);
     }
     let options = &options;
     std::thread::scope(|scope| {
-        let start = |group| scope.spawn(move || train::train(&group, options));
+        let start = |group| scope.spawn(move || train(&group, options));
         let ranks: Vec<_> = phalanx::threads(ranks).into_iter().map(start).collect();
         ranks.into_iter().try_for_each(|rank| rank.join().expect("no rank panics"))
     })

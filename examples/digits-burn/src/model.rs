@@ -1,14 +1,13 @@
 //! The network: two convolutions and a linear layer, 6,090 weights.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation};
 use examples_common::digits::images::{Images, SIDE};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use examples_common::digits::start::{self, Weight};
 
 /// A small convolutional network for 8 × 8 images of ten kinds.
 #[derive(Module, Debug)]
@@ -20,24 +19,36 @@ pub(crate) struct Cnn {
 }
 
 impl Cnn {
-    /// With initial weights that depend on `seed` alone.
+    /// With the weights with which all programs of the digits begin.
     pub(crate) fn new(seed: u64, device: &Device) -> Self {
         let conv = |channels| {
             Conv2dConfig::new(channels, [3, 3])
                 .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
                 .init(device)
         };
-        let model = Self {
+        let mut model = Self {
             near: conv([1, 16]),
             far: conv([16, 32]),
             pool: MaxPool2dConfig::new([2, 2]).init(),
             classes: LinearConfig::new(2 * 2 * 32, 10).init(device),
         };
-        model.map(&mut Initialise { random: ChaCha8Rng::seed_from_u64(seed) })
+        for weight in start::weights(seed) {
+            match weight.name {
+                "near.weight" => model.near.weight = param(weight, device),
+                "near.bias" => model.near.bias = Some(param(weight, device)),
+                "far.weight" => model.far.weight = param(weight, device),
+                "far.bias" => model.far.bias = Some(param(weight, device)),
+                // Burn's linear layers have their inputs first.
+                "classes.weight" => model.classes.weight = param::<2>(weight, device).map(Tensor::transpose),
+                "classes.bias" => model.classes.bias = Some(param(weight, device)),
+                other => unreachable!("the network has no {other}"),
+            }
+        }
+        model
     }
 
     /// `[n, 1, 8, 8]` to `[n, 10]`.
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+    pub(crate) fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let near = self.pool.forward(activation::relu(self.near.forward(images)));
         let far = self.pool.forward(activation::relu(self.far.forward(near)));
         self.classes.forward(far.flatten(1, 3))
@@ -45,8 +56,11 @@ impl Cnn {
 
     /// Mean cross entropy over a batch.
     pub(crate) fn loss(&self, (images, labels): (Tensor<4>, Tensor<1, Int>)) -> Tensor<1> {
-        let criterion = CrossEntropyLossConfig::new().init(&labels.device());
-        criterion.forward(self.forward(images), labels)
+        Self::criterion(self.forward(images), labels)
+    }
+
+    pub(crate) fn criterion(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+        CrossEntropyLossConfig::new().init(&labels.device()).forward(logits, labels)
     }
 
     /// How many images of a batch are recognised.
@@ -66,35 +80,15 @@ impl Cnn {
 /// The images at `indices`, `[n, 1, 8, 8]`, and what they show, `[n]`.
 pub(crate) fn batch(images: &Images, indices: &[usize], device: &Device) -> (Tensor<4>, Tensor<1, Int>) {
     let (pixels, labels) = images.at(indices);
-    let pixels: Vec<f32> = pixels.into_iter().map(|pixel| pixel as f32).collect();
     let labels: Vec<i64> = labels.into_iter().map(i64::from).collect();
     let pixels = TensorData::new(pixels, [indices.len(), 1, SIDE, SIDE]);
     let labels = TensorData::new(labels, [indices.len()]);
-    (Tensor::from_data(pixels, device), Tensor::from_data(labels, device))
+    (Tensor::from_data(pixels, (device, DType::F64)), Tensor::from_data(labels, device))
 }
 
-/// Sets weights uniformly within ±√(6 / inputs) (He et al. 2015) and biases to zero.
-///
-/// Burn's generator belongs to the device, which ranks that are threads have in common, so the values are drawn here.
-struct Initialise {
-    random: ChaCha8Rng,
-}
-
-impl ModuleMapper for Initialise {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|weight| {
-            // A linear layer has its inputs first, a convolution its outputs.
-            let dims = weight.dims();
-            let inputs: usize = if D == 2 { dims[0] } else { dims[1..].iter().product() };
-            let bound = if D == 1 { 0.0 } else { (6.0 / inputs as f64).sqrt() };
-            // 53 random bits make a number in [0, 1).
-            let mut uniform = || (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            let values =
-                (0..dims.iter().product::<usize>()).map(|_| (bound * (2.0 * uniform() - 1.0)) as f32);
-            let data = TensorData::new(values.collect::<Vec<_>>(), dims);
-            Tensor::<D>::from_data(data, &weight.device()).require_grad()
-        })
-    }
+fn param<const D: usize>(weight: Weight, device: &Device) -> Param<Tensor<D>> {
+    let values = TensorData::new(weight.values, weight.dims);
+    Param::from_tensor(Tensor::from_data(values, (device, DType::F64)).require_grad())
 }
 
 struct Read(Vec<(String, Vec<f64>)>);

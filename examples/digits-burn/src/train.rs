@@ -19,15 +19,14 @@ const MOMENTUM: f64 = 0.9;
 
 /// Trains as one of the ranks of `group`.
 pub(crate) fn train(group: &ProcessGroup, options: &Options) -> anyhow::Result<()> {
-    let Options { epochs, batch_size, seed, lr, plot, json } = options;
+    let Options { epochs, batch_size, seed, lr, .. } = options;
     let (rank, ranks) = (group.rank(), group.world_size());
     anyhow::ensure!(ranks <= *batch_size, "a batch of {batch_size} is too small for {ranks} ranks");
-    let (train, test) = images::load()?;
+    let (train, _) = images::load()?;
     let device = Device::default().autodiff();
 
     let mut model = Cnn::new(*seed, &device);
-    let momentum = MomentumConfig::new().with_momentum(MOMENTUM).with_dampening(0.0);
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().with_momentum(Some(momentum)).init();
+    let mut optimizer: ModuleOptimizer = momentum().init();
     let sampler = DistributedSampler::new(train.len(), *batch_size, rank, ranks)?.seed(*seed);
     let mut ddp = DistributedDataParallel::new(&mut model, group, Default::default())?;
 
@@ -59,18 +58,39 @@ pub(crate) fn train(group: &ProcessGroup, options: &Options) -> anyhow::Result<(
     }
 
     ddp.verify_parameters(&model)?;
+    let seconds = progress.map_or(0.0, |progress| progress.elapsed().as_secs_f64());
+    report(group, &model.valid(), epoch_losses, seconds, options)
+}
+
+/// Gradient descent that keeps a part of the last step.
+pub(crate) fn momentum() -> SgdConfig {
+    let momentum = MomentumConfig::new().with_momentum(MOMENTUM).with_dampening(0.0);
+    SgdConfig::new().with_momentum(Some(momentum))
+}
+
+/// Compares the ranks' weights, and has rank 0 evaluate the trained model and write what came of it.
+pub(crate) fn report(
+    group: &ProcessGroup,
+    model: &Cnn,
+    epoch_losses: Vec<f64>,
+    seconds: f64,
+    options: &Options,
+) -> anyhow::Result<()> {
     let weights = group.all_gather_object(&checksum_of(model.weights()))?;
-    if let Some(progress) = progress {
-        let seconds = progress.elapsed().as_secs_f64();
-        let (model, device) = (model.valid(), device.inner());
-        let all = |images: &images::Images| batch(images, &Vec::from_iter(0..images.len()), &device);
-        let final_loss = model.loss(all(&train)).into_scalar();
-        let test_accuracy = model.right(all(&test)) as f64 / test.len() as f64;
-        let report = Report { epoch_losses, final_loss, test_accuracy, weights, seconds };
-        println!("{report}");
-        plot::loss_curve(&report.epoch_losses, &format!("digits with burn on {ranks} ranks"), plot)?;
-        println!("loss curve: {}", plot.display());
-        json.as_deref().map_or(Ok(()), |path| report.save(path))?;
+    if group.rank() != 0 {
+        return Ok(());
     }
-    Ok(())
+    let (train, test) = images::load()?;
+    let device = Device::default();
+    let all = |images: &images::Images| batch(images, &Vec::from_iter(0..images.len()), &device);
+    let final_loss = model.loss(all(&train)).into_scalar();
+    let test_accuracy = model.right(all(&test)) as f64 / test.len() as f64;
+    let report = Report { epoch_losses, final_loss, test_accuracy, weights, seconds };
+    println!("{report}");
+    if !report.epoch_losses.is_empty() {
+        let title = format!("digits with burn on {} ranks", group.world_size());
+        plot::loss_curve(&report.epoch_losses, &title, &options.plot)?;
+        println!("loss curve: {}", options.plot.display());
+    }
+    options.json.as_deref().map_or(Ok(()), |path| report.save(path))
 }

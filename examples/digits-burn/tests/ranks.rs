@@ -47,6 +47,26 @@ fn processes_and_threads_end_with_the_same_weights_on_every_rank() {
     assert!(apart < 0.01, "threads: {of_threads}\nprocesses: {of_processes}");
 }
 
+/// Two processes by burn's own loop, and one: the same number of steps, on batches of the same size.
+#[test]
+fn burns_own_loop_comes_to_the_same_on_two_processes_as_in_one() {
+    let run = |ranks: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = [&["--learner".to_owned()][..], &flags(folder.path())].concat();
+        let outcome = Launch::new(PROGRAM).args(flags).ranks(ranks).run().unwrap();
+        if let Outcome::Failure(failure) = outcome {
+            panic!("{failure}");
+        }
+        report(folder.path())
+    };
+    let (two, one) = (run(2), run(1));
+    assert!(two.weights_agree(), "{two}");
+    // Not on the same batches: each rank has its part of the images.
+    for report in [&two, &one] {
+        assert!(report.test_accuracy > 0.8, "{report}");
+    }
+}
+
 #[test]
 fn a_batch_too_small_for_the_ranks_is_refused() {
     let output = Command::new(PROGRAM).args(["--ranks", "2", "--batch-size", "1"]).output().unwrap();

@@ -2,8 +2,7 @@
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, VarMap};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use examples_common::digits::start::{self, Weight};
 use std::sync::PoisonError;
 
 /// The type of weights and images.
@@ -81,22 +80,12 @@ impl Module for Cnn {
     }
 }
 
-/// Sets weights uniformly within ±√(6 / inputs) (He et al. 2015) and biases to zero.
-///
-/// Candle's generator for the CPU cannot be seeded, so the values are drawn here, in name order.
+/// Sets the weights with which all programs of the digits begin.
 fn initialise(varmap: &VarMap, seed: u64) -> Result<()> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
     let variables = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
-    let mut named: Vec<_> = variables.iter().collect();
-    named.sort_by_key(|(name, _)| name.as_str());
-    for (_, var) in named {
-        let inputs: usize = var.dims()[1..].iter().product();
-        let bound = if var.rank() == 1 { 0.0 } else { (6.0 / inputs as f64).sqrt() };
-        // 53 random bits make a number in [0, 1).
-        let uniform = |random: &mut ChaCha8Rng| (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        let values: Vec<f64> =
-            (0..var.elem_count()).map(|_| bound * (2.0 * uniform(&mut random) - 1.0)).collect();
-        let values = Tensor::from_vec(values, var.shape(), &Device::Cpu)?.to_dtype(var.dtype())?;
+    for Weight { name, dims, values } in start::weights(seed) {
+        let var = variables.get(name).ok_or_else(|| candle_core::Error::msg(format!("no {name}")))?;
+        let values = Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(var.dtype())?;
         var.set(&values.to_device(var.device())?)?;
     }
     Ok(())

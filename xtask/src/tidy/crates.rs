@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("candle", &["phalanx", "checkpoint", "compress", "train", "nccl"]),
     ("burn", &["phalanx", "checkpoint", "train"]),
     ("ferrotorch", &["phalanx", "train"]),
+    ("tch", &["phalanx", "train"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
     ("nccl", &["core", "group"]),

@@ -5,5 +5,7 @@ mod collectives;
 mod common;
 mod conformance;
 mod diloco;
+mod learner;
+mod other_libraries;
 mod sharded;
 mod training;

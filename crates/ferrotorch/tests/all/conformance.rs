@@ -5,8 +5,13 @@ use ferrotorch_core::{FerrotorchError, FerrotorchResult, Tensor, creation, tanh}
 use ferrotorch_nn::{Module, Parameter};
 use ferrotorch_optim::{Optimizer, Sgd, SgdConfig};
 use phalanx::ProcessGroup;
-use phalanx_ferrotorch::{DDP, DdpConfig, Group, MissingGradients, Overlap, Share};
-use phalanx_testkit::conformance::train::{Batch, Library, Named, Toy};
+use phalanx_ferrotorch::checkpoint::{Checkpoints, State, load_module, save_module};
+use phalanx_ferrotorch::{
+    Array, DDP, DdpConfig, DiLoCo, DiLoCoConfig, Group, MissingGradients, Overlap, SgdParams, ShardConfig,
+    Sharded, Share, Stage,
+};
+use phalanx_testkit::conformance::train::{Averaging, Batch, Library, Named, Saving, Sharding, Toy};
+use std::path::Path;
 use std::sync::Arc;
 
 /// In another order than that of the names. A tied weight stands at two places, under two names.
@@ -82,19 +87,57 @@ fn told(error: FerrotorchError) -> String {
     error.to_string()
 }
 
+impl Network {
+    fn new(toy: &Toy) -> Result<Self, String> {
+        let new = |name: &str, rows: usize| {
+            let values = &toy.weights[name];
+            let shape = if rows == 0 { vec![values.len()] } else { vec![rows, values.len() / rows] };
+            Parameter::from_slice(values, &shape).map_err(told)
+        };
+        let first_weight = new("first.weight", toy.inputs)?;
+        Ok(Self {
+            side: new("side", 0)?,
+            second_weight: if toy.is_tied { None } else { Some(new("second.weight", toy.hidden)?) },
+            second_bias: new("second.bias", 0)?,
+            tied: toy.is_tied.then(|| first_weight.clone()),
+            first_weight,
+            first_bias: new("first.bias", 0)?,
+        })
+    }
+
+    fn loss(&self, toy: &Toy, batch: &Batch) -> FerrotorchResult<Tensor<f32>> {
+        let x = creation::from_slice(&batch.x, &[batch.rows, toy.inputs])?;
+        let y = creation::from_slice(&batch.y, &[batch.rows, toy.outputs])?;
+        let mut out = self.forward(&x)?;
+        if batch.uses_side {
+            out = arithmetic::add(&out, self.side.tensor())?;
+        }
+        let off = arithmetic::sub(&out, &y)?;
+        reduction::mean(&arithmetic::mul(&off, &off)?)
+    }
+
+    fn weights(&self) -> Named {
+        let named = self.named_parameters().into_iter().filter(|(name, _)| name != "tied");
+        named.map(|(name, parameter)| (name, parameter.data_vec().expect("they are on the host"))).collect()
+    }
+
+    /// A tied weight is one: two would descend twice.
+    fn sgd(&self, rate: f64) -> Sgd<f32> {
+        let named = self.named_parameters().into_iter().filter(|(name, _)| name != "tied");
+        Sgd::new(named.map(|(_, parameter)| parameter.clone()).collect(), SgdConfig::new(rate))
+    }
+}
+
+fn share(share: Option<(usize, usize)>) -> Share {
+    share.map_or(Share::EQUAL, |(samples, global)| Share::new(samples, global))
+}
+
 impl<const OVERLAP: bool> Ferrotorch<OVERLAP> {
     fn loss(&mut self, batch: &Batch) -> FerrotorchResult<Tensor<f32>> {
         if std::mem::take(&mut self.is_over) {
             self.ddp.zero_grad()?;
         }
-        let x = creation::from_slice(&batch.x, &[batch.rows, self.toy.inputs])?;
-        let y = creation::from_slice(&batch.y, &[batch.rows, self.toy.outputs])?;
-        let mut out = self.ddp.forward(&x)?;
-        if batch.uses_side {
-            out = arithmetic::add(&out, self.ddp.module().side.tensor())?;
-        }
-        let off = arithmetic::sub(&out, &y)?;
-        reduction::mean(&arithmetic::mul(&off, &off)?)
+        self.ddp.module().loss(&self.toy, batch)
     }
 
     fn given(&mut self) -> Result<Named, String> {
@@ -111,20 +154,7 @@ impl<const OVERLAP: bool> Ferrotorch<OVERLAP> {
 
 impl<const OVERLAP: bool> Library for Ferrotorch<OVERLAP> {
     fn wrap(toy: &Toy, group: &ProcessGroup, bucket_cap_bytes: usize) -> Result<Self, String> {
-        let new = |name: &str, rows: usize| {
-            let values = &toy.weights[name];
-            let shape = if rows == 0 { vec![values.len()] } else { vec![rows, values.len() / rows] };
-            Parameter::from_slice(values, &shape).map_err(told)
-        };
-        let first_weight = new("first.weight", toy.inputs)?;
-        let network = Network {
-            side: new("side", 0)?,
-            second_weight: if toy.is_tied { None } else { Some(new("second.weight", toy.hidden)?) },
-            second_bias: new("second.bias", 0)?,
-            tied: toy.is_tied.then(|| first_weight.clone()),
-            first_weight,
-            first_bias: new("first.bias", 0)?,
-        };
+        let network = Network::new(toy)?;
         let config = DdpConfig::default()
             .bucket_cap_bytes(bucket_cap_bytes)
             .overlap(if OVERLAP { Overlap::On } else { Overlap::Off })
@@ -135,12 +165,11 @@ impl<const OVERLAP: bool> Library for Ferrotorch<OVERLAP> {
     }
 
     fn weights(&self) -> Named {
-        let named = self.ddp.named_parameters().into_iter().filter(|(name, _)| name != "tied");
-        named.map(|(name, parameter)| (name, parameter.data_vec().expect("they are on the host"))).collect()
+        self.ddp.module().weights()
     }
 
     fn step(&mut self, batch: Option<&Batch>, share: Option<(usize, usize)>) -> Result<(f32, Named), String> {
-        let share = share.map_or(Share::EQUAL, |(samples, global)| Share::new(samples, global));
+        let share = self::share(share);
         let Some(batch) = batch else {
             if std::mem::take(&mut self.is_over) {
                 self.ddp.zero_grad().map_err(told)?;
@@ -164,17 +193,97 @@ impl<const OVERLAP: bool> Library for Ferrotorch<OVERLAP> {
     }
 
     fn descend(&mut self, rate: f64) {
-        // A tied weight is one: two would descend twice.
-        let named = self.ddp.named_parameters().into_iter().filter(|(name, _)| name != "tied");
-        let mut optimizer =
-            Sgd::new(named.map(|(_, parameter)| parameter.clone()).collect(), SgdConfig::new(rate));
-        optimizer.step().expect("they are on the host");
+        self.ddp.module().sgd(rate).step().expect("they are on the host");
+    }
+}
+
+impl<const OVERLAP: bool> Saving for Ferrotorch<OVERLAP> {
+    fn save(&self, folder: &Path, group: &ProcessGroup, step: u64) -> Result<(), String> {
+        let mut state = State::new();
+        save_module(self.ddp.module(), "model", &mut state).map_err(told)?;
+        let saved = Checkpoints::open(folder, group).and_then(|mut all| all.save(step, state));
+        saved.map_err(|error| error.to_string())
+    }
+
+    fn load(&mut self, folder: &Path, group: &ProcessGroup, step: u64) -> Result<(), String> {
+        let found = Checkpoints::open(folder, group).and_then(|mut all| all.load(step));
+        let found = found.map_err(|error| error.to_string())?;
+        load_module(self.ddp.module_mut(), "model", &found).map_err(told)
+    }
+}
+
+struct Dealt {
+    zero: Sharded<Network, f32>,
+    sgd: phalanx_ferrotorch::Sgd<Array>,
+    toy: Toy,
+}
+
+impl Sharding for Dealt {
+    fn deal_out(toy: &Toy, group: &ProcessGroup, with_gradients: bool, rate: f64) -> Result<Self, String> {
+        let stage = if with_gradients { Stage::Gradients } else { Stage::Optimizer };
+        let config = ShardConfig::default().stage(stage);
+        let backend = Arc::new(Group::from(group.clone()));
+        let zero = Sharded::new(Network::new(toy)?, backend, config).map_err(told)?;
+        let sgd = zero.sgd(SgdParams { lr: rate, ..Default::default() });
+        Ok(Self { zero, sgd, toy: toy.clone() })
+    }
+
+    fn weights(&self) -> Named {
+        self.zero.module().weights()
+    }
+
+    fn step(&mut self, batch: Option<&Batch>, share: Option<(usize, usize)>) -> Result<(), String> {
+        let share = self::share(share);
+        let grads = match batch {
+            Some(batch) => {
+                let loss = self.zero.module().loss(&self.toy, batch).map_err(told)?;
+                self.zero.backward_share(&loss, share)
+            }
+            None => self.zero.reduce(share),
+        };
+        let grads = grads.map_err(told)?;
+        self.sgd.step(&mut self.zero, &grads).map_err(|error| error.to_string())?;
+        self.zero.gather().map_err(told)
+    }
+}
+
+struct Averaged {
+    diloco: DiLoCo<Network, f32>,
+    sgd: Sgd<f32>,
+    toy: Toy,
+}
+
+impl Averaging for Averaged {
+    fn average(toy: &Toy, group: &ProcessGroup, sync_every: u64, rate: f64) -> Result<Self, String> {
+        let backend = Arc::new(Group::from(group.clone()));
+        let config = DiLoCoConfig::local_sgd(sync_every);
+        let diloco = DiLoCo::new(Network::new(toy)?, backend, config).map_err(told)?;
+        let sgd = diloco.module().sgd(rate);
+        Ok(Self { diloco, sgd, toy: toy.clone() })
+    }
+
+    fn weights(&self) -> Named {
+        self.diloco.module().weights()
+    }
+
+    fn step(&mut self, batch: &Batch) -> Result<(), String> {
+        let mut step = || {
+            ferrotorch_core::backward(&self.diloco.module().loss(&self.toy, batch)?)?;
+            self.sgd.step()?;
+            self.diloco.step()?;
+            self.sgd.zero_grad()
+        };
+        step().map_err(told)
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.diloco.finish().map_err(told)
     }
 }
 
 mod after {
-    use super::SentAfter;
-    phalanx_testkit::train_conformance!(SentAfter);
+    use super::{Averaged, Dealt, SentAfter};
+    phalanx_testkit::train_conformance!(SentAfter, sharding: Dealt, averaging: Averaged, saving: SentAfter);
 }
 
 mod during {

@@ -2,5 +2,6 @@
 
 mod common;
 mod conformance;
+mod other_libraries;
 mod surface;
 mod training;

@@ -5,3 +5,4 @@ pub mod images;
 pub mod plot;
 pub mod progress;
 pub mod report;
+pub mod start;

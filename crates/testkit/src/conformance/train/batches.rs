@@ -1,6 +1,6 @@
 //! Batches that ranks do not have alike.
 
-use super::by_hand::{together, wide};
+use super::by_hand::{descend, together, wide};
 use super::{Batch, Library, ONE_BUCKET, Toy, assert_close, bits, everywhere};
 use crate::World;
 
@@ -116,10 +116,7 @@ pub fn a_rank_without_more_batches_takes_part<L: Library>(world: &World) {
             let (_, expected) = together(&toy, &weights, &there.iter().map(batch).collect::<Vec<_>>());
             assert_close(&grads, &expected, "gradients where some ranks have no more batches");
             library.descend(0.1);
-            for (name, grad) in expected {
-                let weights = weights.get_mut(&name).expect("each gradient has a weight");
-                weights.iter_mut().zip(grad).for_each(|(weight, grad)| *weight -= 0.1 * grad);
-            }
+            descend(&mut weights, &expected, 0.1);
         }
         assert_eq!(library.join().unwrap(), None);
         assert_close(&library.weights(), &weights, "weights at the end");

@@ -76,6 +76,18 @@ pub(super) fn together(
     (loss, sum)
 }
 
+/// A step of plain gradient descent.
+pub(super) fn descend(
+    weights: &mut BTreeMap<String, Vec<f64>>,
+    grads: &BTreeMap<String, Vec<f64>>,
+    rate: f64,
+) {
+    for (name, grad) in grads {
+        let weights = weights.get_mut(name).expect("each gradient has a weight");
+        weights.iter_mut().zip(grad).for_each(|(weight, grad)| *weight -= rate * grad);
+    }
+}
+
 /// The same numbers in f64.
 pub(super) fn wide(weights: &Named) -> BTreeMap<String, Vec<f64>> {
     weights.iter().map(|(name, all)| (name.clone(), all.iter().map(|&x| x.into()).collect())).collect()

@@ -1,7 +1,8 @@
-//! The trait `Library`: what the suite asks of an adapter.
+//! What the suite asks of an adapter: the trait `Library`, and those for what not all have.
 
 use super::{Batch, Named, Toy};
 use phalanx_group::ProcessGroup;
+use std::path::Path;
 
 /// A library of tensors with its adapter, as one rank of the suite trains with it.
 ///
@@ -39,4 +40,62 @@ pub trait Library: Sized {
 
     /// Plain gradient descent by the gradients of the last step, or join, as the library itself does it.
     fn descend(&mut self, rate: f64);
+}
+
+/// A library with its adapter's ZeRO: each rank keeps a part of the gradients, and of what the optimizer remembers.
+pub trait Sharding: Sized {
+    /// Builds the network, makes its weights rank 0's, and deals them out. Gradients are dealt out as well, or not (ZeRO-2 or ZeRO-1). `rate` is that of plain
+    /// gradient descent.
+    ///
+    /// # Errors
+    /// The adapter's.
+    fn deal_out(toy: &Toy, group: &ProcessGroup, with_gradients: bool, rate: f64) -> Result<Self, String>;
+
+    /// The weights as this rank's network has them now.
+    fn weights(&self) -> Named;
+
+    /// A step, with the optimizer's, after which the network has all weights. As of [`Library::step`], without the loss.
+    ///
+    /// # Errors
+    /// The adapter's.
+    fn step(&mut self, batch: Option<&Batch>, share: Option<(usize, usize)>) -> Result<(), String>;
+}
+
+/// A library with its adapter's averages of weights: Local SGD, of which DiLoCo is made.
+pub trait Averaging: Sized {
+    /// Builds the network, and makes its weights rank 0's. They are averaged every so many steps. `rate` is that of plain gradient descent.
+    ///
+    /// # Errors
+    /// The adapter's.
+    fn average(toy: &Toy, group: &ProcessGroup, sync_every: u64, rate: f64) -> Result<Self, String>;
+
+    /// The weights as this rank's network has them now.
+    fn weights(&self) -> Named;
+
+    /// A step of this rank's own optimizer on its own batch, and the average if it is time.
+    ///
+    /// # Errors
+    /// The adapter's.
+    fn step(&mut self, batch: &Batch) -> Result<(), String>;
+
+    /// Averages what was trained since the last time.
+    ///
+    /// # Errors
+    /// The adapter's.
+    fn finish(&mut self) -> Result<(), String>;
+}
+
+/// A library with its adapter's checkpoints.
+pub trait Saving: Library {
+    /// Saves the weights as those of a step, with all ranks of the group.
+    ///
+    /// # Errors
+    /// The adapter's.
+    fn save(&self, folder: &Path, group: &ProcessGroup, step: u64) -> Result<(), String>;
+
+    /// Gives the network the weights that were saved of a step, by whatever number of ranks.
+    ///
+    /// # Errors
+    /// The adapter's.
+    fn load(&mut self, folder: &Path, group: &ProcessGroup, step: u64) -> Result<(), String>;
 }

@@ -3,45 +3,54 @@
 //! An adapter shows itself as a [`Library`]: it builds the network that a [`Toy`] describes, and makes steps with it. What comes of them is
 //! compared with the same arithmetic in f64, on the batches of all ranks together, and ranks are compared with each other bit by bit.
 
+pub mod averaging;
 pub mod batches;
 mod by_hand;
 pub mod equality;
 mod library;
 pub mod refusals;
+pub mod saving;
+pub mod sharding;
 mod toy;
 pub mod whole;
 
 pub use by_hand::gradients;
-pub use library::Library;
+pub use library::{Averaging, Library, Saving, Sharding};
 pub use toy::{Batch, Named, Toy};
 
 use crate::World;
 use std::collections::BTreeMap;
 
-/// Makes tests of a [`Library`](crate::conformance::train::Library): each function of the suite over threads, shared memory and TCP, in worlds of 1 to 4 ranks.
+/// Makes tests of an adapter, each function of the suite over threads, shared memory and TCP, in worlds of 1 to 4 ranks: of a [`Library`], and of what else the
+/// adapter has, as [`Sharding`], [`Averaging`] and [`Saving`] show it.
 ///
 /// # Examples
-/// `phalanx-train`'s own arrays join in `crates/testkit/tests/train.rs`, burn's tensors in `crates/burn/tests/all/conformance.rs`. The test is one line:
+/// `phalanx-train`'s own arrays join in `crates/testkit/tests/train.rs`, burn's tensors in `crates/burn/tests/all/conformance.rs`. The tests are one line:
 /// ```ignore
-/// phalanx_testkit::train_conformance!(MyLibrary);
+/// phalanx_testkit::train_conformance!(MyLibrary, sharding: MyZero, averaging: MyLocalSgd, saving: MyLibrary);
 /// ```
 #[macro_export]
 macro_rules! train_conformance {
-    ($library:ident) => {
+    ($library:ident $(, $part:ident: $of_part:ident)* $(,)?) => {
         mod over_threads {
-            $crate::train_conformance!(@over super::$library, $crate::World::thread());
+            $crate::train_conformance!(@over $crate::World::thread(), library: $library $(, $part: $of_part)*);
         }
 
         #[cfg(target_os = "linux")]
         mod over_shared_memory {
-            $crate::train_conformance!(@over super::$library, $crate::World::shm());
+            $crate::train_conformance!(@over $crate::World::shm(), library: $library $(, $part: $of_part)*);
         }
 
         mod over_tcp {
-            $crate::train_conformance!(@over super::$library, $crate::World::tcp());
+            $crate::train_conformance!(@over $crate::World::tcp(), library: $library $(, $part: $of_part)*);
         }
     };
-    (@over $library:ty, $world:expr) => {
+    (@over $world:expr, $($part:ident: $of_part:ident),*) => { $(
+        mod $part {
+            $crate::train_conformance!(@part $part, super::super::$of_part, $world);
+        }
+    )* };
+    (@part library, $library:ty, $world:expr) => {
         $crate::train_conformance!(@each $library, $world,
             whole::{
                 gradients_are_those_of_all_batches_together, fifty_steps_are_those_of_one_process,
@@ -57,6 +66,21 @@ macro_rules! train_conformance {
             },
             refusals::{shares_that_make_no_batch_are_refused, another_network_is_refused_by_name},
         );
+    };
+    (@part sharding, $library:ty, $world:expr) => {
+        $crate::train_conformance!(@each $library, $world, sharding::{
+            weights_are_those_of_one_process, batches_count_by_their_samples, ranks_begin_with_the_weights_of_rank_0,
+        });
+    };
+    (@part averaging, $library:ty, $world:expr) => {
+        $crate::train_conformance!(@each $library, $world, averaging::{
+            weights_are_means_of_what_ranks_have_trained, ranks_begin_with_the_weights_of_rank_0,
+        });
+    };
+    (@part saving, $library:ty, $world:expr) => {
+        $crate::train_conformance!(@each $library, $world, saving::{
+            any_number_of_ranks_goes_on_where_others_have_stopped,
+        });
     };
     (@each $library:ty, $world:expr, $($module:ident::{$($test:ident),* $(,)?}),* $(,)?) => { $( $(
         #[test]

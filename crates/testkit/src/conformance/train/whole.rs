@@ -1,6 +1,6 @@
 //! What ranks find together is what one process finds with all their batches.
 
-use super::by_hand::{together, wide};
+use super::by_hand::{descend, together, wide};
 use super::{Library, ONE_BUCKET, Toy, assert_close, bits, everywhere};
 use crate::World;
 use phalanx_group::{ProcessGroup, threads_with};
@@ -60,10 +60,7 @@ pub fn fifty_steps_are_those_of_one_process<L: Library>(world: &World) {
 
             one.descend(RATE);
             many.descend(RATE);
-            for (name, grad) in grads {
-                let weights = weights.get_mut(&name).expect("each gradient has a weight");
-                weights.iter_mut().zip(grad).for_each(|(weight, grad)| *weight -= RATE * grad);
-            }
+            descend(&mut weights, &grads, RATE);
         }
         assert_close(&many.weights(), &weights, "weights after fifty steps");
         bits(&many.weights())

@@ -1,0 +1,6 @@
+//! All tests of the adapter: one program, since each links libtorch.
+
+mod conformance;
+mod other_libraries;
+mod tensors;
+mod training;
