@@ -297,8 +297,10 @@ mod tests {
         }
         drop(to);
         for (number, end) in ends.iter_mut().enumerate() {
-            write!(end, "{number};").unwrap();
-            assert_eq!(came.recv_timeout(HANG).unwrap(), format!("{number};").as_bytes());
+            // In one piece: what is formatted into a pipe may arrive in several.
+            let text = format!("{number};");
+            end.write_all(text.as_bytes()).unwrap();
+            assert_eq!(came.recv_timeout(HANG).unwrap(), text.as_bytes());
         }
         drop(ends);
         assert_eq!(came.recv_timeout(HANG), Err(RecvTimeoutError::Disconnected));
