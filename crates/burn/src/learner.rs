@@ -70,7 +70,7 @@ use std::sync::Arc;
 /// }
 ///
 /// let slopes = phalanx::on_threads(2, |group| {
-///     let device = Device::default();
+///     let device = Device::default().autodiff();
 ///     let loader = |points: std::ops::Range<i32>| {
 ///         let points = InMemDataset::new(points.map(|i| i as f32 / 16.0).collect());
 ///         DataLoaderBuilder::new(Points).batch_size(4).build(points)
@@ -98,7 +98,7 @@ pub struct DataParallel {
 }
 
 impl DataParallel {
-    /// Trains as one of the ranks of `group`, on `device`, which is this rank's. It needs no `autodiff()`.
+    /// Trains as one of the ranks of `group`, on `device`, which is this rank's. As for burn's own loop, the model is made on one with `autodiff()`.
     #[track_caller]
     pub fn new(group: &ProcessGroup, device: Device) -> Self {
         Self::with_config(group, device, DdpConfig::default())

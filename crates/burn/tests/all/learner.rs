@@ -132,7 +132,7 @@ fn weights_are_those_of_one_process() {
     const BATCH: usize = 3;
     let samples: Vec<Sample> = (0..25).map(sample).collect();
     for (world, ranks) in [(World::thread(), 2), (World::thread(), 3), (World::shm(), 2), (World::tcp(), 2)] {
-        let model = Mlp::new(&Device::default());
+        let model = Mlp::new(&Device::default().autodiff());
         let folder = tempfile::tempdir().unwrap();
         let whole = of_all_ranks(&samples, ranks, BATCH);
         // One process has batches of one size, but the last: as many ranks have them while all have whole batches.
@@ -162,7 +162,7 @@ fn ranks_whose_runs_differ_in_length_end_together_with_the_same_weights() {
     let found = on_ranks(&World::thread(), 3, |group, folder| {
         training(folder, (0..25).map(sample).collect(), 3)
             .with_training_strategy(DataParallel::new(group, Device::default()).into())
-            .launch(learner(&Mlp::new(&Device::default()))) // at random: different on each rank
+            .launch(learner(&Mlp::new(&Device::default().autodiff()))) // at random: different on each rank
     });
     assert!(found.iter().all(|of_rank| *of_rank == found[0]), "{found:?}");
     assert_eq!(found[0].1, None);
@@ -171,7 +171,7 @@ fn ranks_whose_runs_differ_in_length_end_together_with_the_same_weights() {
 /// Two batches of three samples each, added up, are as one of six, but for a factor of two that Adam takes no notice of.
 #[test]
 fn gradients_of_several_batches_are_sent_once() {
-    let model = Mlp::new(&Device::default());
+    let model = Mlp::new(&Device::default().autodiff());
     let run = |batch: usize, sum: usize| {
         let model = model.clone();
         on_ranks(&World::thread(), 2, move |group, folder| {
@@ -197,7 +197,7 @@ fn all_ranks_end_when_one_is_stopped_and_say_which() {
         training(folder, (0..24).map(sample).collect(), 3)
             .with_interrupter(interrupter)
             .with_training_strategy(DataParallel::new(group, Device::default()).into())
-            .launch(learner(&Mlp::new(&Device::default())))
+            .launch(learner(&Mlp::new(&Device::default().autodiff())))
     });
     let ended: Vec<_> = found.into_iter().map(|(_, ended)| ended.unwrap()).collect();
     assert_eq!(ended, ["rank 1 was stopped", "enough", "rank 1 was stopped"]);
@@ -219,7 +219,7 @@ fn early_stopping_is_decided_once() {
             .num_epochs(1000)
             .early_stopping(stopping)
             .with_training_strategy(DataParallel::new(group, Device::default()).into())
-            .launch(learner(&Mlp::new(&Device::default())))
+            .launch(learner(&Mlp::new(&Device::default().autodiff())))
     });
     assert_eq!(found[0], found[1]);
 }
@@ -228,7 +228,7 @@ fn early_stopping_is_decided_once() {
 fn another_model_is_told_by_name() {
     let found = on_ranks(&World::thread(), 2, |group, folder| {
         let width = 8 + group.rank();
-        let device = Device::default();
+        let device = Device::default().autodiff();
         let model = Mlp {
             hidden: LinearConfig::new(1, width).init(&device),
             output: LinearConfig::new(width, 2).init(&device),

@@ -274,7 +274,7 @@ fn ranks_that_do_different_things_are_told_where_in_the_program() {
         };
         let Error::Group(phalanx::Error::Mismatch { left, right, .. }) = &error else { panic!("{error:?}") };
         for (_, signature) in [&**left, &**right] {
-            assert!(signature.site.file.ends_with("tests/parallel.rs"), "{error}");
+            assert!(signature.site.file.ends_with("tests/all/parallel.rs"), "{error}");
         }
     });
 }
@@ -300,7 +300,7 @@ fn calls_that_candle_makes_are_told_where_the_program_made_them() {
             (group.barrier().unwrap_err().into(), line!())
         };
         let rank = group.rank();
-        assert!(sites(&error)[rank].1.ends_with("tests/parallel.rs"), "{error}");
+        assert!(sites(&error)[rank].1.ends_with("tests/all/parallel.rs"), "{error}");
         assert_eq!((sites(&error)[rank].0, sites(&error)[rank].2), (rank, line), "{error}");
     });
     on_ranks(2, |group| {
@@ -310,7 +310,7 @@ fn calls_that_candle_makes_are_told_where_the_program_made_them() {
             _ => (phalanx_candle::broadcast(&group, &tensor, 0).unwrap_err(), line!()),
         };
         let rank = group.rank();
-        assert!(sites(&error)[rank].1.ends_with("tests/parallel.rs"), "{error}");
+        assert!(sites(&error)[rank].1.ends_with("tests/all/parallel.rs"), "{error}");
         assert_eq!(sites(&error)[rank].2, line, "{error}");
     });
 }

@@ -156,25 +156,30 @@ pub fn two_threads_may_wait_at_once(links: &Links) {
             return assert_eq!(end.recv_exact(0, 1), b"!");
         }
         (1..3).for_each(|peer| end.meet(peer));
+        // Both watch before anybody answers.
+        let waits = [1, 2].map(|peer| {
+            let mut wait = wait_for(&*end.end);
+            assert!(!end.watch(peer, Direction::Recv, &mut wait), "rank {peer} was not asked yet");
+            (peer, wait)
+        });
         let end = Mutex::new(end);
         std::thread::scope(|scope| {
-            for peer in [1, 2] {
+            for (peer, mut wait) in waits {
                 let end = &end;
                 scope.spawn(move || {
-                    let mut wait = wait_for(&*end.lock().expect("nobody panics with it").end);
-                    end.lock().expect("nobody panics with it").send_all(peer, b"?");
-                    let mut byte = [0];
+                    let lock = || end.lock().expect("nobody panics with it");
+                    lock().send_all(peer, b"?");
+                    let (mut byte, mut is_ready) = ([0], false);
                     loop {
-                        let mut locked = end.lock().expect("nobody panics with it");
+                        if !is_ready {
+                            wait.sleep(FOREVER);
+                        }
+                        let mut locked = lock();
                         if locked.recv(peer, &mut byte).expect("the link stands") == 1 {
                             break;
                         }
                         wait.clear();
-                        let is_ready = locked.watch(peer, Direction::Recv, &mut wait);
-                        drop(locked);
-                        if !is_ready {
-                            wait.sleep(FOREVER);
-                        }
+                        is_ready = locked.watch(peer, Direction::Recv, &mut wait);
                     }
                 });
             }
