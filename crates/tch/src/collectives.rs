@@ -13,8 +13,9 @@
 //! order. In both cases nothing was sent.
 
 use crate::Result;
+use crate::error::told;
 use crate::memory::{dtype, overlap, read, write};
-use crate::torch::{dims, told, zeros};
+use crate::torch::{dims, zeros};
 use phalanx::backend::{BlockExchange, Buffers, Layout, Request};
 use phalanx::error::OpKind;
 use phalanx::{CallSite, Error, ProcessGroup, ReduceOp};

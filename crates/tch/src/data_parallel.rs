@@ -1,6 +1,7 @@
 //! Data-parallel training: every rank has the whole model and a part of each batch.
 
-use crate::torch::{Torch, told};
+use crate::error::told;
+use crate::torch::Torch;
 use crate::variables::{Variable, variables};
 use crate::{DdpConfig, Gradients, Overlap, Result, Share, sync_model};
 use phalanx::ProcessGroup;

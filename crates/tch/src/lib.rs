@@ -53,6 +53,7 @@ pub mod checkpoint;
 mod collectives;
 mod data_parallel;
 mod diloco;
+mod error;
 mod memory;
 mod model;
 mod sharded;

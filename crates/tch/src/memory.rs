@@ -1,7 +1,7 @@
 //! A tensor's elements as bytes, where they are: all unsafe code of this crate.
 #![allow(unsafe_code)]
 
-use crate::torch::told;
+use crate::error::told;
 use crate::{Error, Result};
 use phalanx::DType;
 use phalanx::error::OpKind;

@@ -1,7 +1,8 @@
 //! Training in which every rank keeps only a part of what all need.
 
 use crate::checkpoint::{Checkpoint, State, Stateful};
-use crate::torch::{Torch, told};
+use crate::error::told;
+use crate::torch::Torch;
 use crate::variables::{Variable, named, variables};
 use crate::{
     AdamW, AdamWParams, Array, Gradients, Result, Sgd, SgdParams, ShardConfig, Share, checkpoint, sync_model,

@@ -1,5 +1,6 @@
 //! The implementation of `phalanx-train`'s trait `Tensor` for tensors of libtorch.
 
+use crate::error::told;
 use crate::memory::{dtype, kind, read, write};
 use crate::{Error, Result};
 use phalanx::DType;
@@ -45,11 +46,6 @@ pub(crate) fn zeros(dtype: DType, dims: &[usize]) -> Result<Tensor> {
     let kind =
         kind(dtype).ok_or_else(|| Error::Tensors(format!("tch has no elements of type {dtype}").into()))?;
     Tensor::f_zeros(size(dims), (kind, Device::Cpu)).map_err(told)
-}
-
-/// tch's error, as this crate has it.
-pub(crate) fn told(error: tch::TchError) -> Error {
-    Error::Tensors(error.into())
 }
 
 impl Train for Torch {

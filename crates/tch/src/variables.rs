@@ -1,8 +1,9 @@
 //! The variables of a `VarStore`, in the order of their names, in which reducers have them.
 
 use crate::Result;
+use crate::error::told;
 use crate::memory::dtype;
-use crate::torch::{Torch, told};
+use crate::torch::Torch;
 use phalanx::error::OpKind;
 use std::collections::HashSet;
 use tch::Tensor;

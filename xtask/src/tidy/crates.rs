@@ -41,7 +41,7 @@ pub(crate) const PURE: [&str; 5] = ["core", "algo", "trace", "control", "engine"
 
 /// Crates that may contain `unsafe`, with the reason in their manifest.
 const MAY_BE_UNSAFE: &[&str] =
-    &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double", "ucx", "python", "c"];
+    &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double", "ucx", "python", "c", "tch"];
 
 pub(super) fn dependencies(root: &Path, findings: &mut Vec<String>) {
     for dir in entries(&root.join("crates")) {
