@@ -38,16 +38,17 @@ use std::sync::Arc;
 /// use phalanx_burn::learner::DataParallel;
 ///
 /// #[derive(Module, Debug)]
-/// struct Line(Linear);
+/// struct Line {
+///     layer: Linear,
+/// }
 ///
 /// impl TrainStep for Line {
 ///     type Input = Tensor<2>; // points x, of which y is 3x + 1
 ///     type Output = RegressionOutput;
 ///
 ///     fn step(&self, x: Tensor<2>) -> TrainOutput<RegressionOutput> {
-///         let (y, found) = (x.clone() * 3.0 + 1.0, self.0.forward(x));
-///         let loss = (found.clone() - y.clone()).square().mean();
-///         TrainOutput::new(self, loss.backward(), RegressionOutput::new(loss, found, y))
+///         let output = InferenceStep::step(self, x);
+///         TrainOutput::new(self, output.loss.backward(), output)
 ///     }
 /// }
 ///
@@ -56,7 +57,8 @@ use std::sync::Arc;
 ///     type Output = RegressionOutput;
 ///
 ///     fn step(&self, x: Tensor<2>) -> RegressionOutput {
-///         TrainStep::step(self, x).item
+///         let (y, found) = (x.clone() * 3.0 + 1.0, self.layer.forward(x));
+///         RegressionOutput::new((found.clone() - y.clone()).square().mean(), found, y)
 ///     }
 /// }
 ///
@@ -80,10 +82,10 @@ use std::sync::Arc;
 ///         .with_training_strategy(DataParallel::new(&group, device.clone()).into()) // the line
 ///         .with_application_logger(None)
 ///         .num_epochs(50);
-///     let model = Line(LinearConfig::new(1, 1).init(&device)); // at random: different on each rank
+///     let model = Line { layer: LinearConfig::new(1, 1).init(&device) }; // at random: different on each rank
 ///     let result = training.launch(Learner::new(model, SgdConfig::new().init(), 0.1));
 ///     assert!(result.error.is_none());
-///     Ok(result.model.0.weight.val().into_scalar::<f32>())
+///     Ok(result.model.layer.weight.val().into_scalar::<f32>())
 /// })?;
 /// assert_eq!(slopes[0], slopes[1]);
 /// assert!((slopes[0] - 3.0).abs() < 1e-2);
