@@ -49,7 +49,7 @@ fn processes_and_threads_end_with_the_same_weights_on_every_rank() {
 
 /// Two processes by burn's own loop, and one: the same number of steps, on batches of the same size.
 #[test]
-fn burns_own_loop_comes_to_the_same_on_two_processes_as_in_one() {
+fn burns_own_loop_learns_on_two_processes_as_in_one() {
     let run = |ranks: usize| {
         let folder = tempfile::tempdir().unwrap();
         let flags = [&["--learner".to_owned()][..], &flags(folder.path())].concat();
