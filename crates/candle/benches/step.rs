@@ -3,9 +3,10 @@
 //! `cargo bench -p phalanx-candle --bench step`, with `-- mlp`, `-- cnn` or `-- transformer` for one model only. Started by a launcher
 //! it measures the launcher's ranks instead, over whatever is between them.
 //!
-//! Four kinds of steps take turns in the same processes, a few of each at a time: `alone` without communication, `barrier` with a
+//! Five kinds of steps take turns in the same processes, a few of each at a time: `alone` without communication, `barrier` with a
 //! barrier in its place, so with the waiting for the slower rank alone, `after` with gradients that are sent after
-//! the backward pass, and `during` with gradients that are sent while it runs. A step is what the slower rank needs for it.
+//! the backward pass, `during` with gradients that are sent while it runs, and `in place`, which is `during` with our `Sgd` where the others have
+//! candle's. A step is what the slower rank needs for it.
 
 #![allow(clippy::print_stdout, reason = "a benchmark reports to its user")]
 
@@ -14,7 +15,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Activation, Conv2dConfig, Module, Optimizer, SGD, Sequential, VarBuilder, VarMap};
 use examples_common::steps::{self, Times, Trainer};
 use phalanx::ProcessGroup;
-use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
+use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap, Sgd, SgdParams};
 use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -106,9 +107,11 @@ struct OneKind {
     kind: Kind,
     group: ProcessGroup,
     batch: (Tensor, Tensor),
-    optimizer: SGD,
+    optimizer: Box<Optimize>,
     parameters: usize,
 }
+
+type Optimize = dyn FnMut(&GradStore) -> anyhow::Result<()>;
 
 impl OneKind {
     fn new(group: &ProcessGroup, case: &Case, batch: &(Tensor, Tensor), name: &str) -> anyhow::Result<Self> {
@@ -125,7 +128,13 @@ impl OneKind {
             _ => Kind::Ddp(Box::new(ddp(Overlap::On)?)),
         };
         let parameters = varmap.all_vars().iter().map(|var| var.elem_count()).sum();
-        let optimizer = SGD::new(varmap.all_vars(), 0.001)?;
+        let optimizer: Box<Optimize> = if name == "in place" {
+            let mut sgd = Sgd::new(&varmap, SgdParams { lr: 0.001, ..Default::default() })?;
+            Box::new(move |grads| Ok(sgd.step(grads)?))
+        } else {
+            let mut sgd = SGD::new(varmap.all_vars(), 0.001)?;
+            Box::new(move |grads| Ok(sgd.step(grads)?))
+        };
         Ok(Self { kind, group: group.clone(), batch: batch.clone(), optimizer, parameters })
     }
 }
@@ -149,7 +158,7 @@ impl Trainer for OneKind {
                 Kind::Ddp(ddp) => Ok(ddp.backward(&loss)?),
             }
         };
-        steps::time(forward, backward, |grads| Ok(self.optimizer.step(&grads)?))
+        steps::time(forward, backward, |grads| (self.optimizer)(&grads))
     }
 }
 
@@ -159,14 +168,14 @@ fn compare(group: &ProcessGroup, case: &Case) -> anyhow::Result<()> {
     let batch = (x, y);
     let mut parameters = 0;
     let mut trainers: Vec<(&str, Box<dyn Trainer>)> = Vec::new();
-    for name in ["alone", "barrier", "after", "during"] {
+    for name in ["alone", "barrier", "after", "during", "in place"] {
         let trainer = OneKind::new(group, case, &batch, name)?;
         parameters = trainer.parameters;
         trainers.push((name, Box::new(trainer)));
     }
     let title = format!("{}: {parameters} parameters, {} samples a rank", case.name, case.shape[0]);
     let medians = steps::compare(group, &title, case.steps, &mut trainers)?;
-    let [alone, _, after, during] = medians[..] else { unreachable!("four kinds") };
+    let [alone, _, after, during, _] = medians[..] else { unreachable!("five kinds") };
     if group.rank() == 0 {
         let (hidden, most) = (after.step - during.step, alone.backward.min(after.step - alone.step));
         println!("hidden: {hidden:.2} of {most:.2} ms, {:.0} %", 100.0 * hidden / most);

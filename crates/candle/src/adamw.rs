@@ -1,9 +1,9 @@
 //! AdamW whose state can be saved, and, later, dealt out: the one of candle keeps its moments to itself.
 
 use crate::clip::local;
-use crate::model::{Parameter, is_buffer, parameters};
+use crate::model::weights;
 use crate::sendable::Candle;
-use crate::{Result, Sharded};
+use crate::{Group, Result, Sharded};
 use candle_core::Var;
 use candle_core::backprop::GradStore;
 use candle_nn::{ParamsAdamW, VarMap};
@@ -66,9 +66,7 @@ impl AdamW {
     /// # Ok::<(), phalanx_candle::Error>(())
     /// ```
     pub fn new(varmap: &VarMap, params: ParamsAdamW) -> Result<Self> {
-        // What `sharded` deals out, too: so the one loads what the other has saved.
-        let is_weight = |p: &Parameter| p.var.dtype().is_float() && !is_buffer(&p.name);
-        let weights: Vec<_> = parameters(varmap).into_iter().filter(is_weight).collect();
+        let weights = weights(varmap);
         let tensors = weights.iter().map(|p| Candle::local(&p.var));
         let tensors = tensors.collect::<phalanx_train::Result<Vec<_>>>()?;
         let named = weights.iter().map(|p| p.name.as_str()).zip(&tensors);
@@ -136,6 +134,40 @@ impl AdamW {
         let mut vars =
             self.vars.iter().map(|var| Candle::local(var)).collect::<phalanx_train::Result<Vec<_>>>()?;
         Ok(self.inner.step(&mut vars, &local(&self.vars, grads)?)?)
+    }
+
+    /// Copies what rank `root` remembers to all ranks, bit for bit: where a group has ranks that have just come, as after
+    /// [`rejoin`](phalanx::ProcessGroup::rejoin). Rates are not copied: they are the program's.
+    ///
+    /// Collective. Variables are compared by name first.
+    ///
+    /// # Cost
+    /// A few small messages a rank, then one broadcast for each tensor that is remembered; those on a GPU are copied over the host.
+    ///
+    /// # Errors
+    /// [`Error::ModelMismatch`](crate::Error::ModelMismatch) on every rank where some rank optimises other variables: nothing was changed.
+    /// [`phalanx::Error::Config`] for an optimizer of shards, of which each rank has its own. Those of candle, and of
+    /// [`broadcast`](phalanx::ProcessGroup::broadcast): part of it may have been copied then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::{AdamW, sync_model};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let mut optimizer = AdamW::new(&varmap, Default::default())?;
+    /// sync_model(&varmap, group, 0)?;
+    /// optimizer.sync(group, 0)?; // now a step is the same on all ranks
+    /// # optimizer.step(&x.sum_all()?.backward()?)?;
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
+    #[track_caller]
+    pub fn sync(&mut self, group: &impl Group, root: usize) -> Result<()> {
+        Ok(self.inner.sync(group.host(), root)?)
     }
 
     /// Rates and decay.

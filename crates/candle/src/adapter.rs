@@ -11,7 +11,7 @@ use phalanx::ProcessGroup;
 use phalanx_train::Plan;
 #[cfg(feature = "cuda")]
 use phalanx_train::memory::{Memory, Sending};
-use phalanx_train::{AdamWStep, Result, element};
+use phalanx_train::{AdamWStep, Result, SgdParams, SgdStep, element};
 use std::ops::Range;
 
 impl phalanx_train::Tensor for Candle {
@@ -128,6 +128,22 @@ impl phalanx_train::Tensor for Candle {
         Ok(())
     }
 
+    /// On a GPU by the operations of candle's own, with new memory for the velocity.
+    fn sgd(&mut self, velocity: Option<&mut Self>, grad: &Self, step: &SgdStep) -> Result<()> {
+        if self.tensor.device().is_cpu() {
+            let dtype = self.dtype;
+            let mut update = |velocity: &mut [u8]| {
+                self.write(|weight| grad.read(|grad| step.update_bytes(dtype, weight, velocity, grad)))
+            };
+            return match velocity {
+                Some(velocity) => velocity.write(update)???,
+                None => update(&mut [])??,
+            };
+        }
+        let velocity = velocity.map(|velocity| &mut velocity.tensor);
+        sgd_on_device(step, &self.tensor, velocity, &grad.tensor).map_err(told)
+    }
+
     #[cfg(feature = "cuda")]
     fn memory(
         plan: &std::sync::Arc<Plan<Place>>,
@@ -155,6 +171,27 @@ fn adamw_on_device(
     Ok((first, second))
 }
 
+fn sgd_on_device(
+    step: &SgdStep,
+    weight: &Tensor,
+    velocity: Option<&mut Tensor>,
+    grad: &Tensor,
+) -> candle_core::Result<()> {
+    let SgdParams { lr, momentum, dampening, weight_decay, nesterov } = step.params;
+    let mut grad = match weight_decay {
+        0.0 => grad.clone(),
+        decay => (grad + (weight.detach() * decay)?)?,
+    };
+    if let Some(velocity) = velocity {
+        *velocity = match step.is_first {
+            true => grad.copy()?,
+            false => ((&*velocity * momentum)? + (&grad * (1.0 - dampening))?)?,
+        };
+        grad = if nesterov { (grad + (&*velocity * momentum)?)? } else { velocity.clone() };
+    }
+    assign(weight, &(weight.detach() - (grad * lr)?)?)
+}
+
 /// Multiplies by a number from 0 to 1. candle rounds to the nearest, so what that may add is taken off before: no element becomes larger than its
 /// product.
 fn shrunk(tensor: &Tensor, by: f64) -> candle_core::Result<Tensor> {
@@ -176,7 +213,38 @@ fn shrunk(tensor: &Tensor, by: f64) -> candle_core::Result<Tensor> {
 mod tests {
     use super::*;
     use candle_core::{DType, Device};
+    use phalanx_train::Tensor as _;
     use proptest::prelude::*;
+
+    /// What a GPU would do, here on the host.
+    #[test]
+    fn on_a_device_gradient_descent_is_the_same_to_the_last_bit() {
+        let numbers = |step: usize| {
+            let all: Vec<f32> = (0..60).map(|i| ((i * 31 + step * 17) as f32).sin()).collect();
+            Tensor::new(all, &Device::Cpu).unwrap()
+        };
+        let heavy = SgdParams { lr: 0.1, momentum: 0.9, ..Default::default() };
+        for params in [
+            SgdParams { momentum: 0.0, weight_decay: 0.1, ..heavy },
+            SgdParams { nesterov: true, weight_decay: 0.1, ..heavy },
+            SgdParams { dampening: 0.25, ..heavy },
+        ] {
+            let (there, mut velocity) = (candle_core::Var::from_tensor(&numbers(0)).unwrap(), numbers(9));
+            let mut here = Candle::local(&numbers(0).copy().unwrap()).unwrap();
+            let mut here_velocity = Candle::local(&numbers(9).copy().unwrap()).unwrap();
+            for at in 1..5 {
+                let step = params.at_step(at == 1);
+                let kept = params.has_velocity();
+                sgd_on_device(&step, &there, kept.then_some(&mut velocity), &numbers(at)).unwrap();
+                let grad = Candle::local(&numbers(at)).unwrap();
+                here.sgd(kept.then_some(&mut here_velocity), &grad, &step).unwrap();
+                let bits = |tensor: &Tensor| {
+                    tensor.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                };
+                assert_eq!(bits(&there), bits(&here.tensor), "{params:?}, step {at}");
+            }
+        }
+    }
 
     proptest! {
         /// candle's operations round on a GPU as they do here.

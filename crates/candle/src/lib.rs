@@ -7,7 +7,7 @@
 //! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`], [`gather`],
 //! [`reduce_scatter`], [`scatter`], [`all_to_all`], [`scan`], and messages: [`send`], [`recv`], [`recv_any`].
 //!
-//! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: model, [`AdamW`], place in the data.
+//! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: model, [`AdamW`] or [`Sgd`], place in the data.
 //!
 //! A model that [`build`](DistributedDataParallel::build) makes sends gradients while its backward pass still runs, where that helps:
 //! see [`Overlap`]. Accumulation, unused variables, uneven batches, buffers, clipping and 16 bits are told of in
@@ -80,6 +80,7 @@ mod request;
 mod saved;
 mod scaler;
 mod sendable;
+mod sgd;
 mod shard;
 mod sync_batch_norm;
 mod tensor;
@@ -101,10 +102,11 @@ pub use phalanx_compress as compress;
 #[cfg(feature = "cuda")]
 pub use phalanx_nccl::HybridGroup;
 pub use phalanx_train::{
-    Batch, DdpConfig, DistributedSampler, Epoch, MissingGradients, Overlap, SamplerState, Share, Tail,
-    Version,
+    Batch, DdpConfig, DistributedSampler, Epoch, MissingGradients, Overlap, SamplerState, SgdParams, Share,
+    Tail, Version,
 };
 pub use scaler::LossScaler;
+pub use sgd::Sgd;
 pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};
 pub use sync_batch_norm::SyncBatchNorm;
 pub use tensor::{

@@ -26,6 +26,13 @@ pub(crate) fn parameters(varmap: &VarMap) -> Vec<Parameter> {
     all
 }
 
+/// The parameters that an optimizer changes: those that `Sharded` deals out, too, so that an optimizer of the one loads what the other's has saved.
+pub(crate) fn weights(varmap: &VarMap) -> Vec<Parameter> {
+    let mut weights = parameters(varmap);
+    weights.retain(|p| p.var.dtype().is_float() && !is_buffer(&p.name));
+    weights
+}
+
 /// As what can be sent, with an error of `op` for what can't.
 fn sendable(
     parameters: Vec<Parameter>,

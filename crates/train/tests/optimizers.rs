@@ -7,7 +7,8 @@ use phalanx::ProcessGroup;
 use phalanx_testkit::World;
 use phalanx_train::checkpoint::{Checkpoints, State, Stateful, load_tensors, save_tensors};
 use phalanx_train::{
-    AdamW, AdamWParams, Array, Gradients, Result, Sgd, SgdParams, Share, Tensor, verify_parameters,
+    AdamW, AdamWParams, Array, Error, Gradients, Result, Sgd, SgdParams, Share, Tensor, sync_model,
+    verify_parameters,
 };
 use std::path::Path;
 
@@ -30,6 +31,15 @@ impl Either {
         match self {
             Self::AdamW(adamw) => adamw.step(weights, grads),
             Self::Sgd(sgd) => sgd.step(weights, grads),
+        }
+    }
+}
+
+impl Either {
+    fn sync(&mut self, group: &ProcessGroup, root: usize) -> Result<()> {
+        match self {
+            Self::AdamW(adamw) => adamw.sync(group, root),
+            Self::Sgd(sgd) => sgd.sync(group, root),
         }
     }
 }
@@ -137,6 +147,49 @@ fn a_training_that_stops_after_any_step_goes_on_to_the_last_bit() {
             }
         }
     }
+}
+
+/// Ranks have made another number of steps, with other gradients. Of the last parameter the root may remember nothing yet, where others do.
+#[test]
+fn ranks_that_come_later_take_what_the_root_remembers() {
+    const ROOT: usize = 1;
+    for world in worlds() {
+        for stop in 0..4 {
+            world.run(3, move |group| {
+                for kind in 0..2 {
+                    let mut ours = weights();
+                    let mut optimizer = Either::all(&ours).into_iter().nth(kind).unwrap();
+                    for step in 0..[0, stop, 3][group.rank()] {
+                        optimizer.step(&mut ours, &expected(1 + group.rank(), step)).unwrap();
+                    }
+                    sync_model(MODEL.iter().map(|(name, ..)| *name).zip(&mut ours), &group, ROOT).unwrap();
+                    optimizer.sync(&group, ROOT).unwrap();
+                    for step in 0..2 {
+                        optimizer.step(&mut ours, &expected(2, step)).unwrap();
+                    }
+
+                    let mut alone = weights();
+                    let mut single = Either::all(&alone).into_iter().nth(kind).unwrap();
+                    for step in 0..stop {
+                        single.step(&mut alone, &expected(1 + ROOT, step)).unwrap();
+                    }
+                    for step in 0..2 {
+                        single.step(&mut alone, &expected(2, step)).unwrap();
+                    }
+                    assert_eq!(ours, alone, "after {stop} steps of the root, {}", group.describe());
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn an_optimizer_of_other_weights_is_told_on_every_rank() {
+    World::thread().run(2, |group| {
+        let weight = Array::from(vec![1f32; 2 + group.rank()]);
+        let error = Sgd::new([("a", &weight)], SGD).sync(&group, 0).unwrap_err();
+        assert!(matches!(&error, Error::ModelMismatch { name, rank: 1, .. } if name == "a"), "{error}");
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::adamw_step::{AdamWParams, AdamWStep};
 use super::slots::Slots;
 use crate::checkpoint::{self, Checkpoint, Extent, State, Stateful};
 use crate::{Result, Tensor, Weights};
+use phalanx::ProcessGroup;
 
 /// AdamW (Loshchilov and Hutter, 2019) for tensors of any library: to the last bit that of `candle_nn`, and by the formula of PyTorch's. It names what it
 /// remembers, so it can be part of a [checkpoint](crate::checkpoint).
@@ -110,6 +111,42 @@ impl<T: Tensor> AdamW<T> {
             let [first, second] = slot.moments() else { unreachable!("they were made with it") };
             weights.with(index, |weight| weight.adamw(first, second, grad, &step))?;
         }
+        Ok(())
+    }
+
+    /// Copies what rank `root` remembers to all ranks, bit for bit: where a group has ranks that have just come. Rates are not copied: they are the program's.
+    ///
+    /// Collective. Weights are compared by name first; their order does not matter.
+    ///
+    /// # Cost
+    /// A few small messages a rank, then one broadcast for each tensor that is remembered.
+    ///
+    /// # Errors
+    /// [`Error::ModelMismatch`](crate::Error::ModelMismatch) on every rank where some rank optimises other weights: nothing was changed.
+    /// [`phalanx::Error::Config`] for an optimizer of shards, of which each rank has its own. Those of the library, and of
+    /// [`broadcast`](ProcessGroup::broadcast): part of it may have been copied then.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{AdamW, Array, sync_model, verify_parameters};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// let mut weights = [Array::from(vec![0f32])];
+    /// let mut optimizer = AdamW::new([("weight", &weights[0])], Default::default())?;
+    /// if group.rank() == 0 {
+    ///     optimizer.step(&mut weights, &[Some(Array::from(vec![1f32]))])?; // the other is new
+    /// }
+    /// sync_model([("weight", &mut weights[0])], group, 0)?;
+    /// optimizer.sync(group, 0)?;
+    /// optimizer.step(&mut weights, &[Some(Array::from(vec![-1f32]))])?;
+    /// verify_parameters([("weight", &weights[0])], group)?;
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
+    #[track_caller]
+    pub fn sync(&mut self, group: &ProcessGroup, root: usize) -> Result<()> {
+        self.slots.sync(group, root)?;
+        self.steps = group.broadcast_object((group.rank() == root).then_some(self.steps), root)?;
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use super::sgd_step::SgdParams;
 use super::slots::Slots;
 use crate::checkpoint::{self, Checkpoint, Extent, State, Stateful};
 use crate::{Result, Tensor, Weights};
+use phalanx::ProcessGroup;
 
 /// Gradient descent for tensors of any library, with momentum (Nesterov's too), dampening and weight decay, by the formula of PyTorch's `SGD`: see
 /// [`SgdStep::update`](crate::SgdStep::update) for what is equal to the last bit.
@@ -85,6 +86,41 @@ impl<T: Tensor> Sgd<T> {
             weights.with(index, |weight| weight.sgd(velocity, grad, &step))?;
         }
         Ok(())
+    }
+
+    /// Copies what rank `root` remembers to all ranks, bit for bit: where a group has ranks that have just come. Rates are not copied: they are the program's.
+    ///
+    /// Collective. Weights are compared by name first; their order does not matter.
+    ///
+    /// # Cost
+    /// A few small messages a rank, then one broadcast for each tensor that is remembered.
+    ///
+    /// # Errors
+    /// [`Error::ModelMismatch`](crate::Error::ModelMismatch) on every rank where some rank optimises other weights: nothing was changed.
+    /// [`phalanx::Error::Config`] for an optimizer of shards, of which each rank has its own. Those of the library, and of
+    /// [`broadcast`](ProcessGroup::broadcast): part of it may have been copied then.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Sgd, SgdParams, sync_model};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// let mut weights = [Array::from(vec![0f32])];
+    /// let params = SgdParams { lr: 1.0, momentum: 0.5, ..Default::default() };
+    /// let mut optimizer = Sgd::new([("weight", &weights[0])], params);
+    /// if group.rank() == 0 {
+    ///     optimizer.step(&mut weights, &[Some(Array::from(vec![1f32]))])?; // the other is new
+    /// }
+    /// sync_model([("weight", &mut weights[0])], group, 0)?;
+    /// optimizer.sync(group, 0)?;
+    /// optimizer.step(&mut weights, &[Some(Array::from(vec![1f32]))])?;
+    /// assert_eq!(weights[0], Array::from(vec![-2.5f32])); // on both
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
+    #[track_caller]
+    pub fn sync(&mut self, group: &ProcessGroup, root: usize) -> Result<()> {
+        self.slots.sync(group, root)
     }
 
     /// The rates.

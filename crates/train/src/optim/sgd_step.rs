@@ -94,7 +94,14 @@ impl SgdStep {
     }
 
     /// As [`update`](Self::update), of elements whose type is known at run time.
-    pub(crate) fn update_bytes(
+    ///
+    /// # Errors
+    /// As of [`update`](Self::update).
+    ///
+    /// # Panics
+    /// If slices are not aligned as such elements are.
+    #[doc(hidden)]
+    pub fn update_bytes(
         &self,
         dtype: DType,
         weights: &mut [u8],

@@ -1,8 +1,9 @@
 //! What an optimizer remembers of each weight, and its checkpoints.
 
 use crate::checkpoint::{self, Checkpoint, Extent, State, add, fits, has, read_whole};
-use crate::{Parameter, Result, Tensor};
-use phalanx::Error;
+use crate::model::{Entry, compare};
+use crate::{Parameter, Result, Tensor, element};
+use phalanx::{Error, ProcessGroup};
 
 /// Weights, and what is remembered of each: tensors like it, of kinds that have names.
 #[derive(Debug)]
@@ -88,6 +89,35 @@ impl<T: Tensor> Slots<T> {
         }
         let all = self.slots.iter_mut().zip(grads).enumerate();
         Ok(all.filter_map(|(index, (slot, grad))| Some((index, slot, grad.as_ref()?))))
+    }
+
+    /// Copies what `root` remembers to all ranks, bit for bit: weights of which it remembers nothing begin anew. Collective.
+    #[track_caller]
+    pub(super) fn sync(&mut self, group: &ProcessGroup, root: usize) -> Result<()> {
+        let group = &group.with_call_site(group.site());
+        if self.slots.iter().any(|slot| slot.parts.is_some()) {
+            let what =
+                "of shards cannot be copied to other ranks: each optimises another part; load a checkpoint";
+            return Err(Error::config(format!("{} {what}", self.optimizer)).into());
+        }
+        let entries = self.weights().map(|weight| Entry::new(&*weight.name, weight.dtype, &weight.dims));
+        compare(entries.collect(), group, root)?;
+        let mut slots: Vec<_> = self.slots.iter_mut().collect();
+        slots.sort_by(|a, b| a.weight.name.cmp(&b.weight.name));
+        let known = slots.iter().map(|slot| !slot.moments.is_empty()).collect::<Vec<_>>();
+        let known = group.broadcast_object((group.rank() == root).then_some(known), root)?;
+        for (slot, known) in slots.into_iter().zip(known) {
+            if !known {
+                slot.moments.clear();
+                continue;
+            }
+            slot.begin(self.kinds.len())?;
+            for moment in &mut slot.moments {
+                let dtype = moment.dtype();
+                moment.write(|bytes| element::broadcast(group, dtype, bytes, root))??;
+            }
+        }
+        Ok(())
     }
 
     /// Adds what is remembered to a state: `PREFIX.KIND.NAME`.
