@@ -39,7 +39,9 @@ impl Cnn {
                 "far.weight" => model.far.weight = param(weight, device),
                 "far.bias" => model.far.bias = Some(param(weight, device)),
                 // Burn's linear layers have their inputs first.
-                "classes.weight" => model.classes.weight = param::<2>(weight, device).map(Tensor::transpose),
+                "classes.weight" => {
+                    model.classes.weight = Param::from_tensor(tensor(weight, device).transpose())
+                }
                 "classes.bias" => model.classes.bias = Some(param(weight, device)),
                 other => unreachable!("the network has no {other}"),
             }
@@ -87,8 +89,11 @@ pub(crate) fn batch(images: &Images, indices: &[usize], device: &Device) -> (Ten
 }
 
 fn param<const D: usize>(weight: Weight, device: &Device) -> Param<Tensor<D>> {
-    let values = TensorData::new(weight.values, weight.dims);
-    Param::from_tensor(Tensor::from_data(values, (device, DType::F64)).require_grad())
+    Param::from_tensor(tensor(weight, device))
+}
+
+fn tensor<const D: usize>(weight: Weight, device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(weight.values, weight.dims), (device, DType::F64))
 }
 
 struct Read(Vec<(String, Vec<f64>)>);

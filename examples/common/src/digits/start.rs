@@ -14,23 +14,25 @@ pub struct Weight {
     pub values: Vec<f64>,
 }
 
-/// All weights, in the order of their names: uniformly within ±√(6 / inputs) (He et al. 2015), and biases of zero. They depend on `seed` alone.
+/// All weights, in the order of their names: uniformly within ±√(6 / inputs) (He et al. 2015), and biases within ±1 / √inputs. They depend on `seed` alone.
+///
+/// A bias is not zero, so that no sum over blank pixels is exactly zero: there libraries differ in what the gradient of ReLU is.
 pub fn weights(seed: u64) -> Vec<Weight> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     // 53 random bits make a number in [0, 1).
     let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-    let mut weight = |name, dims: &[usize]| {
-        let inputs: usize = dims[1..].iter().product();
-        let bound = if dims.len() == 1 { 0.0 } else { (6.0 / inputs as f64).sqrt() };
+    let mut weight = |name, dims: &[usize], bound: f64| {
         let values = (0..dims.iter().product()).map(|_| bound * (2.0 * uniform() - 1.0)).collect();
         Weight { name, dims: dims.to_vec(), values }
     };
-    vec![
-        weight("classes.bias", &[10]),
-        weight("classes.weight", &[10, 2 * 2 * 32]),
-        weight("far.bias", &[32]),
-        weight("far.weight", &[32, 16, 3, 3]),
-        weight("near.bias", &[16]),
-        weight("near.weight", &[16, 1, 3, 3]),
+    let mut layer = |[bias, name]: [&'static str; 2], dims: &[usize]| {
+        let inputs = dims[1..].iter().product::<usize>() as f64;
+        [weight(bias, &dims[..1], 1.0 / inputs.sqrt()), weight(name, dims, (6.0 / inputs).sqrt())]
+    };
+    [
+        layer(["classes.bias", "classes.weight"], &[10, 2 * 2 * 32]),
+        layer(["far.bias", "far.weight"], &[32, 16, 3, 3]),
+        layer(["near.bias", "near.weight"], &[16, 1, 3, 3]),
     ]
+    .concat()
 }
