@@ -62,16 +62,10 @@ impl Watched {
 
     fn run(&self) {
         while let Some(flights) = self.next() {
-            for flight in &flights {
-                if let Some(Err(_)) = flight.look() {
-                    flight.connection().abort();
-                }
-            }
-            let mut state = self.lock();
-            state.flights.retain(|flight| flight.look().is_none());
-            drop(state);
+            let over = stop_failed(&flights, |flight| flight.look(), |flight| flight.connection().abort());
+            self.lock().flights.retain(|flight| !over.iter().any(|over| Arc::ptr_eq(over, flight)));
             // The last to hold a group may be this thread.
-            drop(flights);
+            drop((over, flights));
             self.lock().is_busy = false;
             self.changed.notify_all();
             std::thread::sleep(INTERVAL);
@@ -90,6 +84,55 @@ impl Watched {
                 return None;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Stops what has failed, and returns what is over. Each is looked at once: it may fail between two looks, and would then be forgotten without being stopped.
+fn stop_failed<F>(
+    flights: &[Arc<F>],
+    look: impl Fn(&F) -> Option<Result<()>>,
+    stop: impl Fn(&F),
+) -> Vec<Arc<F>> {
+    let mut over = Vec::new();
+    for flight in flights {
+        let outcome = look(flight);
+        if let Some(Err(_)) = outcome {
+            stop(flight);
+        }
+        if outcome.is_some() {
+            over.push(flight.clone());
+        }
+    }
+    over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Fails at the look after so many others.
+    struct Fails {
+        after: Cell<usize>,
+        is_stopped: Cell<bool>,
+    }
+
+    #[test]
+    fn what_fails_at_any_look_is_stopped_before_it_is_forgotten() {
+        for after in 0..4 {
+            let mut flights = vec![Arc::new(Fails { after: after.into(), is_stopped: false.into() })];
+            let flight = flights[0].clone();
+            let look = |flight: &Fails| {
+                let left = flight.after.get();
+                flight.after.set(left.saturating_sub(1));
+                (left == 0).then(|| Err(Error::Internal { what: "a test's".into() }))
+            };
+            while !flights.is_empty() {
+                let over = stop_failed(&flights, look, |flight| flight.is_stopped.set(true));
+                flights.retain(|flight| !over.iter().any(|over| Arc::ptr_eq(over, flight)));
+            }
+            assert!(flight.is_stopped.get(), "it failed at look {after}");
         }
     }
 }
