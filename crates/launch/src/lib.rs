@@ -36,6 +36,7 @@
 //! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `GROUP_WORLD_SIZE`, `TORCHELASTIC_RUN_ID`, `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | the same under torchrun's names |
 //! | `MASTER_ADDR`, `MASTER_PORT` | the launcher's host, as this one reaches it, and a port that was free there, for other software |
 //! | `OMP_NUM_THREADS`, `RAYON_NUM_THREADS` | cores this process may use / ranks, at least 1; unless already set, here or by [`Launch::env`] |
+//! | `GLIBC_TUNABLES` | has glibc keep the memory that a rank frees, up to 4 GiB at the end of its heap; unless already set, to nothing too |
 //! | `PHALANX_TRACE_DIR` | with [`Launch::log_dir`], where ranks write what they did lately when something fails; unless already set |
 //!
 //! stdin is empty for every rank, except for rank 0 with [`Launch::stdin`]: N programs cannot share one keyboard, and in process groups of their

@@ -19,6 +19,13 @@ const JOB_ID_LEN_MAX: usize = 64;
 /// The thread counts: variables of a plan that a user may set otherwise.
 const THREAD_COUNTS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
+/// Has glibc keep what a rank frees, instead of returning it to the system: a training step asks for the same memory again, and each new page costs a fault. Another
+/// libc ignores it.
+const MALLOC: (&str, &str) = (
+    "GLIBC_TUNABLES",
+    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=67108864",
+);
+
 /// The folder for the ranks' traces: beside their logs, unless the user says otherwise.
 const TRACE_DIR: &str = "PHALANX_TRACE_DIR";
 
@@ -71,7 +78,7 @@ pub(crate) struct Order {
 
 /// Whether the launcher sets this variable only where the user has not.
 pub(crate) fn leaves_to_the_user(name: &str) -> bool {
-    name == TRACE_DIR || THREAD_COUNTS.contains(&name)
+    name == TRACE_DIR || name == MALLOC.0 || THREAD_COUNTS.contains(&name)
 }
 
 /// The process of a rank at a place on this host, which is started for the `attempt`th time after the first.
@@ -118,6 +125,7 @@ pub(crate) fn plan(
         env.insert(WORKER, rank.to_string());
     }
     env.extend(THREAD_COUNTS.map(|name| (name, threads.clone())));
+    env.insert(MALLOC.0, MALLOC.1.to_owned());
     if let Some(folder) = traces {
         env.insert(TRACE_DIR, folder.display().to_string());
     }
@@ -230,7 +238,7 @@ mod tests {
     fn thread_counts_and_traces_are_the_users_to_set() {
         let [logged, bare] = [Some("logs"), None].map(|logs| table(&order(1, logs), 0, 1).remove(0).env);
         let left: Vec<_> = logged.keys().filter(|name| leaves_to_the_user(name)).copied().collect();
-        assert_eq!(left, ["OMP_NUM_THREADS", "PHALANX_TRACE_DIR", "RAYON_NUM_THREADS"]);
+        assert_eq!(left, ["GLIBC_TUNABLES", "OMP_NUM_THREADS", "PHALANX_TRACE_DIR", "RAYON_NUM_THREADS"]);
         assert_eq!(logged[TRACE_DIR], "logs/job7/attempt_0");
         assert!(!bare.contains_key(TRACE_DIR));
     }
