@@ -62,7 +62,7 @@ impl Watched {
 
     fn run(&self) {
         while let Some(flights) = self.next() {
-            let over = stop_failed(&flights, |flight| flight.look(), |flight| flight.connection().abort());
+            let over = stop_failed(&flights, InFlight::look, |flight| flight.connection().abort());
             self.lock().flights.retain(|flight| !over.iter().any(|over| Arc::ptr_eq(over, flight)));
             // The last to hold a group may be this thread.
             drop((over, flights));
