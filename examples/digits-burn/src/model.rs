@@ -40,7 +40,7 @@ impl Cnn {
                 "far.bias" => model.far.bias = Some(param(weight, device)),
                 // Burn's linear layers have their inputs first.
                 "classes.weight" => {
-                    model.classes.weight = Param::from_tensor(tensor(weight, device).transpose())
+                    model.classes.weight = Param::from_tensor(tensor(weight, device).transpose());
                 }
                 "classes.bias" => model.classes.bias = Some(param(weight, device)),
                 other => unreachable!("the network has no {other}"),
