@@ -110,29 +110,29 @@ fn stop_failed<F>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
     /// Fails at the look after so many others.
     struct Fails {
-        after: Cell<usize>,
-        is_stopped: Cell<bool>,
+        after: usize,
+        looks: AtomicUsize,
+        is_stopped: AtomicBool,
     }
 
     #[test]
     fn what_fails_at_any_look_is_stopped_before_it_is_forgotten() {
         for after in 0..4 {
-            let mut flights = vec![Arc::new(Fails { after: after.into(), is_stopped: false.into() })];
-            let flight = flights[0].clone();
+            let flight = Arc::new(Fails { after, looks: 0.into(), is_stopped: false.into() });
+            let mut flights = vec![flight.clone()];
             let look = |flight: &Fails| {
-                let left = flight.after.get();
-                flight.after.set(left.saturating_sub(1));
-                (left == 0).then(|| Err(Error::Internal { what: "a test's".into() }))
+                let has_failed = flight.looks.fetch_add(1, SeqCst) >= flight.after;
+                has_failed.then(|| Err(Error::Internal { what: "a test's".into() }))
             };
             while !flights.is_empty() {
-                let over = stop_failed(&flights, look, |flight| flight.is_stopped.set(true));
+                let over = stop_failed(&flights, look, |flight| flight.is_stopped.store(true, SeqCst));
                 flights.retain(|flight| !over.iter().any(|over| Arc::ptr_eq(over, flight)));
             }
-            assert!(flight.is_stopped.get(), "it failed at look {after}");
+            assert!(flight.is_stopped.load(SeqCst), "it failed at look {after}");
         }
     }
 }
