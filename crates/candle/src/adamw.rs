@@ -67,8 +67,7 @@ impl AdamW {
     /// ```
     pub fn new(varmap: &VarMap, params: ParamsAdamW) -> Result<Self> {
         let weights = weights(varmap);
-        let tensors = weights.iter().map(|p| Candle::local(&p.var));
-        let tensors = tensors.collect::<phalanx_train::Result<Vec<_>>>()?;
+        let tensors = Candle::all_local(weights.iter().map(|p| &p.var))?;
         let named = weights.iter().map(|p| p.name.as_str()).zip(&tensors);
         let inner = phalanx_train::AdamW::new(named, rates(&params))?;
         Ok(Self { inner, vars: weights.into_iter().map(|p| p.var).collect(), params })
@@ -99,11 +98,9 @@ impl AdamW {
     /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     pub fn sharded<M>(model: &Sharded<M>, params: ParamsAdamW) -> Result<Self> {
-        let (vars, parts): (Vec<_>, Vec<_>) = model.engine(|engine| {
-            engine.shards.iter().cloned().zip(engine.flats().iter().map(Flat::extents)).unzip()
-        });
-        let shards = vars.iter().map(|shard| Candle::local(shard));
-        let shards = shards.collect::<phalanx_train::Result<Vec<_>>>()?;
+        let vars = model.shards();
+        let shards = Candle::all_local(&vars)?;
+        let parts = model.engine(|engine| engine.flats().iter().map(Flat::extents).collect::<Vec<_>>());
         let inner = phalanx_train::AdamW::of_shards(shards.iter().zip(parts), rates(&params))?;
         Ok(Self { inner, vars, params })
     }
@@ -131,8 +128,7 @@ impl AdamW {
     /// # Ok::<(), phalanx_candle::Error>(())
     /// ```
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
-        let mut vars =
-            self.vars.iter().map(|var| Candle::local(var)).collect::<phalanx_train::Result<Vec<_>>>()?;
+        let mut vars = Candle::all_local(&self.vars)?;
         Ok(self.inner.step(&mut vars, &local(&self.vars, grads)?)?)
     }
 

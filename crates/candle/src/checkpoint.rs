@@ -138,7 +138,6 @@ pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result
 /// ```
 pub fn load_vars(varmap: &VarMap, prefix: &str, from: &Checkpoint) -> Result<()> {
     let parameters = parameters(varmap);
-    let vars = parameters.iter().map(|parameter| Candle::local(&parameter.var));
-    let mut vars = vars.collect::<phalanx_train::Result<Vec<_>>>()?;
+    let mut vars = Candle::all_local(parameters.iter().map(|p| &p.var))?;
     load_tensors(parameters.iter().map(|p| p.name.as_str()).zip(&mut vars), prefix, from)
 }

@@ -91,8 +91,7 @@ pub(crate) fn is_buffer(name: &str) -> bool {
 pub(crate) fn sync_buffers(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<()> {
     let mut parameters = parameters(varmap);
     parameters.retain(|p| is_buffer(&p.name));
-    let buffers = parameters.iter().map(|p| Candle::local(&p.var));
-    let mut buffers: Vec<_> = buffers.collect::<phalanx_train::Result<_>>()?;
+    let mut buffers = Candle::all_local(parameters.iter().map(|p| &p.var))?;
     Ok(phalanx_train::sync_buffers(&mut buffers, group, root)?)
 }
 

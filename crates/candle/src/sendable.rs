@@ -3,7 +3,7 @@
 use crate::Group;
 use crate::element::{unsupported_dtype, with_element};
 use crate::group::Place;
-use candle_core::Tensor;
+use candle_core::{Tensor, Var};
 use phalanx::error::OpKind;
 use phalanx::{DType, Element, ProcessGroup};
 use phalanx_train::{Error, Result};
@@ -28,6 +28,11 @@ impl Candle {
         let dtype = known(tensor.dtype()).ok_or_else(|| unknown(tensor.dtype().as_str()))?;
         let place = Place::alone(tensor.device());
         Ok(Self { tensor: tensor.contiguous().map_err(told)?, dtype, place })
+    }
+
+    /// Variables, for work on this rank alone.
+    pub(crate) fn all_local<'v>(vars: impl IntoIterator<Item = &'v Var>) -> Result<Vec<Self>> {
+        vars.into_iter().map(|var| Self::local(var)).collect()
     }
 
     pub(crate) fn tensor(&self) -> &Tensor {

@@ -5,7 +5,7 @@ mod state;
 pub use phalanx_train::DiLoCoConfig;
 
 use crate::error::NO_GRADIENT_HINT;
-use crate::model::{self, is_buffer, parameters};
+use crate::model;
 use crate::sendable::Candle;
 use crate::{AdamW, Group, Result, sync_model};
 use candle_core::Var;
@@ -137,11 +137,9 @@ impl<O: InnerOptimizer> DiLoCo<O> {
         config.check(group.host())?;
         sync_model(varmap, group, 0)?;
         let group = group.host();
-        let mut parameters = parameters(varmap);
         // What the forward pass changes is no weight: a momentum would carry a variance below zero.
-        parameters.retain(|p| p.var.dtype().is_float() && !is_buffer(&p.name));
-        let weights = parameters.iter().map(|p| Candle::local(&p.var));
-        let weights = weights.collect::<phalanx_train::Result<Vec<_>>>()?;
+        let parameters = model::weights(varmap);
+        let weights = Candle::all_local(parameters.iter().map(|p| &p.var))?;
         let named = parameters.iter().map(|p| p.name.as_str()).zip(&weights);
         let outer = phalanx_train::DiLoCo::around(named, group, config)?;
         let vars = parameters.into_iter().map(|p| p.var).collect();
