@@ -91,9 +91,8 @@ impl Hub {
         let Some(mut devices) = devices else { return };
         devices.sort_unstable();
         let code = if devices.windows(2).any(|two| two[0] == two[1]) { INVALID_USAGE } else { 0 };
-        for rank in 0..meeting.members.len() {
-            meeting.reply(rank, Reply { seq: join.seq, code, data: least.to_ne_bytes().into() });
-        }
+        let reply = || Reply { seq: join.seq, code, data: least.to_ne_bytes().into() };
+        meeting.reply_to_all((0..meeting.members.len()).map(|rank| (rank, reply())).collect());
     }
 
     fn handle(&mut self, comm: u64, rank: usize, request: Request) {
@@ -122,6 +121,7 @@ impl Hub {
         let mut colors: Vec<i32> = parts.iter().map(|part| part.who as i32).collect();
         colors.sort_unstable();
         colors.dedup();
+        let mut replies = Vec::new();
         for color in colors {
             self.made += 1;
             let mut ranks: Vec<usize> = (0..parts.len()).filter(|&r| parts[r].who as i32 == color).collect();
@@ -129,9 +129,10 @@ impl Hub {
             for (new_rank, &rank) in ranks.iter().enumerate() {
                 let words = [self.made, new_rank as u64, ranks.len() as u64];
                 let data = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                self.comms[&comm].reply(rank, Reply { seq: parts[rank].seq, code: 0, data });
+                replies.push((rank, Reply { seq: parts[rank].seq, code: 0, data }));
             }
         }
+        self.comms[&comm].reply_to_all(replies);
     }
 }
 
@@ -154,9 +155,8 @@ impl Meeting {
         if parts.iter().any(|part| (part.kind, part.count) != (first.kind, first.count)) {
             return;
         }
-        for (rank, data) in results(parts).into_iter().enumerate() {
-            self.reply(rank, Reply { seq: first.seq, code: 0, data });
-        }
+        let reply = |data| Reply { seq: first.seq, code: 0, data };
+        self.reply_to_all(results(parts).into_iter().map(reply).enumerate().collect());
     }
 
     fn connect(&mut self, rank: usize, request: &Request) {
@@ -169,9 +169,9 @@ impl Meeting {
         let waiting = self.connecting.entry(way).or_default();
         waiting.push((rank, request.seq));
         if waiting.len() == concerned {
-            for (rank, seq) in self.connecting.remove(&way).unwrap_or_default() {
-                self.reply(rank, Reply { seq, code: 0, data: Vec::new() });
-            }
+            let waiting = self.connecting.remove(&way).unwrap_or_default();
+            let reply = |(rank, seq)| (rank, Reply { seq, code: 0, data: Vec::new() });
+            self.reply_to_all(waiting.into_iter().map(reply).collect());
         }
     }
 
@@ -197,6 +197,12 @@ impl Meeting {
         if let (Some(data), Some(seq)) = (sent.pop_front(), asked.pop_front()) {
             self.reply(dst, Reply { seq, code: 0, data });
         }
+    }
+
+    /// Rank 0 is the last: it mostly is the process of the hub, and may end as soon as it has its reply.
+    fn reply_to_all(&self, mut replies: Vec<(usize, Reply)>) {
+        replies.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
+        replies.into_iter().for_each(|(rank, reply)| self.reply(rank, reply));
     }
 
     /// A process that is gone needs none.

@@ -7,7 +7,7 @@ mod common;
 #[allow(dead_code, reason = "the suite uses more of it")]
 mod small;
 
-use common::{LONG, delay, device, nccl, world};
+use common::{LONG, all_devices, delay, device, nccl, world};
 use half::{bf16, f16};
 use phalanx_core::{DType, Error, ReduceOp};
 use phalanx_nccl::{
@@ -358,6 +358,7 @@ fn splits_are_communicators_of_their_own() {
 /// Of two ranks one does not come to it.
 #[test]
 fn a_split_is_ended_by_an_abort() {
+    let _devices = all_devices();
     let id = &UniqueId::new(nccl()).unwrap();
     let [comm, _idle] = std::thread::scope(|ranks| {
         let join =
@@ -385,6 +386,7 @@ fn an_init_for_which_not_all_come_ends_in_time() {
 
 #[test]
 fn two_ranks_with_one_device_are_refused() {
+    let _devices = all_devices();
     let id = UniqueId::new(nccl()).unwrap();
     std::thread::scope(|ranks| {
         for rank in 0..2 {
@@ -409,6 +411,7 @@ fn a_device_that_there_is_not_is_named() {
 
 #[test]
 fn ranks_meet_over_a_file_even_if_an_old_one_is_there() {
+    let _devices = all_devices();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("id");
     let config = |rank| DistributedConfig { world_size: 2, rank, comm_file: folder.path().join("id") };
@@ -443,6 +446,7 @@ fn ranks_meet_over_a_file_even_if_an_old_one_is_there() {
 /// No other id will come, so nobody waits for one.
 #[test]
 fn what_nccl_refuses_to_ranks_that_met_over_a_file_is_the_error_of_all() {
+    let _devices = all_devices();
     let folder = tempfile::tempdir().unwrap();
     std::thread::scope(|ranks| {
         for rank in 0..2 {

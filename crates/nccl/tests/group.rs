@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{LONG, count, delay, device, double, nccl};
+use common::{LONG, count, delay, device, double, nccl, run};
 use phalanx_core::{Cause, Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, Nccl, NcclGroup, Stream, Work};
@@ -29,7 +29,7 @@ fn read(backend: &NcclGroup, buffer: &DeviceBuffer<i64>) -> Vec<i64> {
 fn every_operation_in_worlds_of_every_kind() {
     for (world, sizes) in [(World::shm(), &[1, 2, 4, 8][..]), (World::tcp(), &[3]), (World::hosts(2), &[3])] {
         for &size in sizes {
-            world.run(size, |group| every_operation(&backend(&group)));
+            run(&world, size, |group| every_operation(&backend(&group)));
         }
     }
 }
@@ -97,7 +97,7 @@ fn every_operation(all: &NcclGroup) {
 /// Every set of ranks there is. The others do not call, or call and get nothing; the group that it was made from works on.
 #[test]
 fn a_group_is_made_by_its_members_alone() {
-    World::thread().run(4, |group| {
+    run(&World::thread(), 4, |group| {
         let (all, rank) = (backend(&group), group.rank());
         for set in 1..16 {
             let mut members: Vec<usize> = (0..4).filter(|rank| set >> rank & 1 == 1).collect();
@@ -127,7 +127,7 @@ fn a_group_is_made_by_its_members_alone() {
 
 #[test]
 fn ranks_that_make_no_group_are_refused_and_hurt_nobody() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = backend(&group);
         for (ranks, why) in [(&[0, 2][..], "rank 2 is out of range"), (&[1, 1], "rank 1 is named twice")] {
             let error = all.new_group(ranks).unwrap_err();
@@ -143,7 +143,7 @@ fn ranks_that_make_no_group_are_refused_and_hurt_nobody() {
 #[test]
 fn a_member_that_does_not_come_is_named_and_the_group_works_on() {
     let others_have_failed = Barrier::new(3);
-    World::thread().run(3, move |group| {
+    run(&World::thread(), 3, move |group| {
         let all = backend(&group);
         let late = group.rank() == 2;
         if late {
@@ -177,7 +177,7 @@ fn data_stays_on_the_devices() {
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn child_copies_nothing() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = backend(&group);
         let mut buffer = on(&all, &[1; 1000]);
         group.barrier().unwrap();
@@ -195,7 +195,7 @@ fn child_copies_nothing() {
 /// A tensor of another library, on that one's stream.
 #[test]
 fn memory_of_another_is_used_in_the_order_of_its_stream() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = backend(&group);
         let compute = Stream::new(all.device()).unwrap();
         for round in 1..4 {
@@ -218,7 +218,7 @@ fn memory_of_another_is_used_in_the_order_of_its_stream() {
 
 #[test]
 fn calls_return_before_the_devices_are_done_and_may_be_waited_for_in_any_order() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = backend(&group);
         delay(all.stream(), Duration::from_millis(200));
         let (mut first, mut second) = (on(&all, &[1]), on(&all, &[2]));
@@ -250,7 +250,7 @@ fn calls_return_before_the_devices_are_done_and_may_be_waited_for_in_any_order()
 #[test]
 fn only_the_first_call_of_a_kind_waits_for_the_others() {
     let (has_come, has_returned) = (AtomicBool::new(false), Barrier::new(2));
-    World::thread().run(2, move |group| {
+    run(&World::thread(), 2, move |group| {
         let all = backend(&group);
         let mut buffer = on(&all, &[group.rank() as i64]);
         if group.rank() == 1 {
@@ -275,7 +275,7 @@ fn only_the_first_call_of_a_kind_waits_for_the_others() {
 
 #[test]
 fn a_callers_stream_is_used_if_it_is_given() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = backend(&group);
         let compute = Stream::new(all.device()).unwrap();
         let on_compute = all.on_stream(&compute).unwrap();
@@ -297,7 +297,7 @@ fn a_callers_stream_is_used_if_it_is_given() {
 #[test]
 fn a_barrier_waits_for_all_hosts_and_all_devices() {
     const WORK: Duration = Duration::from_millis(300);
-    World::thread().run(3, |group| {
+    run(&World::thread(), 3, |group| {
         let all = backend(&group);
         let begun = Instant::now();
         group.barrier().unwrap();
@@ -319,7 +319,7 @@ type Call = fn(&NcclGroup, bool) -> (Result<Work>, u32);
 /// One of three calls something else; all are told, with both lines, and NCCL is stopped.
 fn disagree(call: Call) {
     let all_is_well = Barrier::new(3);
-    let outcomes = World::thread().timeout(LONG).run(3, move |group| {
+    let outcomes = run(&World::thread().timeout(LONG), 3, move |group| {
         let all = backend(&group);
         all_is_well.wait();
         let (outcome, line) = call(&all, group.rank() == 1);
@@ -391,7 +391,7 @@ fn ranks_that_mean_different_numbers_are_told() {
 fn who_does_not_come_is_named_by_all() {
     const PATIENCE: Duration = Duration::from_secs(3);
     let over = Barrier::new(3);
-    World::thread().run(3, move |group| {
+    run(&World::thread(), 3, move |group| {
         let all = backend(&group).with_timeout(PATIENCE);
         let mut buffer = on(&all, &[1]);
         let outcome = match group.rank() {
@@ -412,7 +412,7 @@ fn a_message_that_does_not_come_is_no_fault_of_third_ranks() {
     const PATIENCE: Duration = Duration::from_secs(1);
     for are_connected in [false, true] {
         let over = Barrier::new(3);
-        World::thread().run(3, move |group| {
+        run(&World::thread(), 3, move |group| {
             let all = backend(&group);
             let mut buffer = on(&all, &[1]);
             match group.rank() {
@@ -438,7 +438,7 @@ fn a_message_that_does_not_come_is_no_fault_of_third_ranks() {
 #[test]
 fn an_abort_ends_what_is_on_its_way_on_all_ranks() {
     let is_on_its_way = Barrier::new(2);
-    World::thread().run(2, move |group| {
+    run(&World::thread(), 2, move |group| {
         let all = backend(&group);
         let mut buffer = on(&all, &[1]);
         let work = (group.rank() == 0).then(|| all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap());
@@ -454,7 +454,7 @@ fn an_abort_ends_what_is_on_its_way_on_all_ranks() {
 /// Fails the same way on all ranks, and leaves the group as it was.
 fn refused(devices: [Result<usize>; 2], libraries: [Result<Nccl>; 2]) -> [Error; 2] {
     let what = std::sync::Mutex::new([devices, libraries.map(|nccl| nccl.map(|_| 0))]);
-    let errors = World::thread().run(2, move |group| {
+    let errors = run(&World::thread(), 2, move |group| {
         let (rank, mut what) = (group.rank(), what.lock().unwrap());
         let mut take = |i: usize| std::mem::replace(&mut what[i][rank], Ok(0));
         let (ordinal, library) = (take(0), take(1));
@@ -490,7 +490,7 @@ fn a_rank_without_nccl_or_without_a_device_is_named_by_the_others() {
 
 #[test]
 fn a_backend_says_what_it_is() {
-    World::thread().run(1, |group| {
+    run(&World::thread(), 1, |group| {
         let said = backend(&group).describe();
         assert!(said.starts_with("nccl: 1 rank, here on device 0 (double of a GPU"), "{said}");
         assert!(said.contains("NCCL 2.28.99 (") && said.ends_with("libphalanx_nccl_double.so)"), "{said}");

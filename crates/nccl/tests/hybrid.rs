@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{LONG, count, delay, device, nccl};
+use common::{LONG, count, delay, device, nccl, run};
 use phalanx_core::{Cause, Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, Fallback, HybridGroup, Nccl, Stream, Work};
@@ -48,7 +48,7 @@ fn data_comes_to_the_host_only_where_that_was_asked_for() {
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn child_counts_copies() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         for fallback in BOTH_WAYS {
             let part = group.split(Some(0), 0).unwrap().unwrap();
             let all = hybrid(&part, fallback);
@@ -83,7 +83,7 @@ fn with_half_of_nccl(group: &ProcessGroup, fallback: Fallback) -> Result<HybridG
 
 #[test]
 fn without_nccl_all_ranks_hear_what_would_help() {
-    let said = World::thread().run(2, |group| {
+    let said = run(&World::thread(), 2, |group| {
         let error = with_half_of_nccl(&group, Fallback::Never).unwrap_err();
         group.barrier().unwrap();
         error.to_string()
@@ -96,7 +96,7 @@ fn without_nccl_all_ranks_hear_what_would_help() {
 
 #[test]
 fn one_rank_without_nccl_takes_all_over_the_host_if_they_may() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = with_half_of_nccl(&group, Fallback::WithoutNccl).unwrap();
         assert!(all.nccl().is_none() && all.describe().contains("; over that from device "), "{all:?}");
         assert_eq!(sum(&all).unwrap(), 3);
@@ -106,7 +106,7 @@ fn one_rank_without_nccl_takes_all_over_the_host_if_they_may() {
 
 #[test]
 fn ranks_that_may_not_do_the_same_are_named() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let fallback = BOTH_WAYS[group.rank()];
         let error = HybridGroup::over(&group, Ok(nccl()), Ok(device(group.rank())), fallback).unwrap_err();
         let said = error.to_string();
@@ -117,7 +117,7 @@ fn ranks_that_may_not_do_the_same_are_named() {
 
 #[test]
 fn over_the_host_two_ranks_may_have_one_device() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = HybridGroup::over(&group, Ok(nccl()), Ok(device(3)), Fallback::Always).unwrap();
         assert_eq!(sum(&all).unwrap(), 3);
     });
@@ -129,7 +129,7 @@ fn over_the_host_come_the_bits_of_the_host() {
     const CHUNK: usize = (4 << 20) / size_of::<f32>();
     const LEN: usize = 4 * CHUNK + 1001;
     for world in [World::thread(), World::shm(), World::tcp()] {
-        world.run(2, |group| {
+        run(&world, 2, |group| {
             let all = hybrid(&group, Fallback::Always);
             let mut expected = rough(group.rank(), LEN);
             let mut buffer = on(&all, &expected);
@@ -144,7 +144,7 @@ fn over_the_host_come_the_bits_of_the_host() {
 #[test]
 fn blocks_stay_blocks_however_they_are_cut() {
     const LEN: usize = (3 << 19) + 5;
-    World::thread().run(3, |group| {
+    run(&World::thread(), 3, |group| {
         let (all, rank) = (hybrid(&group, Fallback::Always), group.rank());
         let of = |from: usize, to: usize| {
             (0..LEN).map(move |i| (i * 31 + from * 7 + to * 3) as u8).collect::<Vec<_>>()
@@ -173,7 +173,7 @@ fn blocks_stay_blocks_however_they_are_cut() {
 #[test]
 fn a_group_is_made_by_its_members_alone() {
     let both_have_summed = Barrier::new(2);
-    World::thread().run(3, move |group| {
+    run(&World::thread(), 3, move |group| {
         for fallback in BOTH_WAYS {
             let (all, rank) = (hybrid(&group, fallback), group.rank());
             if rank == 1 {
@@ -200,7 +200,7 @@ fn a_group_is_made_by_its_members_alone() {
 #[test]
 fn a_group_that_has_failed_makes_none() {
     let both_are_there = Barrier::new(2);
-    World::thread().run(2, move |group| {
+    run(&World::thread(), 2, move |group| {
         for fallback in BOTH_WAYS {
             let part = group.split(Some(0), 0).unwrap().unwrap();
             let all = hybrid(&part, fallback);
@@ -223,7 +223,7 @@ fn a_group_that_has_failed_makes_none() {
 #[test]
 fn messages_of_several_chunks_cross_over_the_host() {
     const LEN: usize = (9 << 20) + 3;
-    World::shm().run(3, |group| {
+    run(&World::shm(), 3, |group| {
         let (all, rank) = (hybrid(&group, Fallback::Always), group.rank());
         let of = |from: usize, to: usize| {
             (0..LEN).map(move |i| (i * 13 + from * 7 + to) as u8).collect::<Vec<_>>()
@@ -246,7 +246,7 @@ fn messages_of_several_chunks_cross_over_the_host() {
 /// The data is not there yet when the sum begins, and the next to use it, on another stream, comes when the sum is there.
 #[test]
 fn over_the_host_goes_what_the_callers_stream_has_done() {
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = hybrid(&group, Fallback::Always);
         let compute = Stream::new(all.device()).unwrap();
         let on_compute = all.on_stream(&compute).unwrap();
@@ -276,7 +276,7 @@ fn over_the_host_goes_what_the_callers_stream_has_done() {
 fn a_barrier_waits_for_all_hosts_and_all_devices() {
     const WORK: Duration = Duration::from_millis(200);
     for fallback in BOTH_WAYS {
-        World::thread().run(3, move |group| {
+        run(&World::thread(), 3, move |group| {
             let all = hybrid(&group, fallback);
             group.barrier().unwrap();
             let begun = Instant::now();
@@ -298,7 +298,7 @@ fn a_barrier_waits_for_all_hosts_and_all_devices() {
 #[test]
 fn calls_of_which_chunks_are_alike_are_told_apart() {
     const MIB: usize = 1 << 20;
-    World::thread().timeout(LONG).run(2, |group| {
+    run(&World::thread().timeout(LONG), 2, |group| {
         let all = hybrid(&group, Fallback::Always);
         let mut buffer = on(&all, &vec![1u8; [4 * MIB, 5 * MIB][group.rank()]]);
         let error = all.all_reduce(&mut buffer, ReduceOp::Max).unwrap_err();
@@ -312,7 +312,7 @@ fn calls_of_which_chunks_are_alike_are_told_apart() {
 #[test]
 fn messages_of_which_chunks_are_alike_are_told_apart() {
     const MIB: usize = 1 << 20;
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = hybrid(&group, Fallback::Always);
         let mut buffer = on(&all, &vec![1u8; [5 * MIB, 4 * MIB][group.rank()]]);
         let error = match group.rank() {
@@ -331,7 +331,7 @@ fn messages_of_which_chunks_are_alike_are_told_apart() {
 /// What fails one half, on which rank, and what the other says then.
 fn fails(fallback: Fallback, fail: fn(&HybridGroup) -> Error, is_it: fn(&Cause) -> bool) {
     let all_is_well = Barrier::new(3);
-    World::thread().timeout(LONG).run(3, move |group| {
+    run(&World::thread().timeout(LONG), 3, move |group| {
         let all = hybrid(&group, fallback);
         assert_eq!(sum(&all).unwrap(), 6);
         all_is_well.wait();
@@ -378,7 +378,7 @@ fn when_the_hosts_fail_so_do_the_devices() {
 fn what_is_on_its_way_on_a_device_ends_when_the_hosts_fail() {
     for fallback in BOTH_WAYS {
         let all_is_well = Barrier::new(3);
-        World::thread().timeout(LONG).run(3, move |group| {
+        run(&World::thread().timeout(LONG), 3, move |group| {
             let all = hybrid(&group, fallback);
             all_is_well.wait();
             let outcome = match group.rank() {
@@ -401,7 +401,7 @@ fn what_is_on_its_way_on_a_device_ends_when_the_hosts_fail() {
 #[test]
 fn ranks_that_call_from_different_places_are_told_in_time() {
     for fallback in BOTH_WAYS {
-        World::thread().run(2, move |group| {
+        run(&World::thread(), 2, move |group| {
             let all = hybrid(&group, fallback).with_timeout(Duration::from_secs(1));
             let outcome = match group.rank() {
                 0 => all.all_reduce(&mut [1i64][..], ReduceOp::Sum).map(|_| 0),
@@ -416,7 +416,7 @@ fn ranks_that_call_from_different_places_are_told_in_time() {
 #[test]
 fn over_the_host_who_does_not_come_is_named_by_all() {
     let over = Barrier::new(3);
-    World::thread().run(3, move |group| {
+    run(&World::thread(), 3, move |group| {
         let all = hybrid(&group, Fallback::Always).with_timeout(Duration::from_secs(1));
         let outcome = if group.rank() == 1 { Ok(0) } else { sum(&all) };
         over.wait();
@@ -430,7 +430,7 @@ fn over_the_host_who_does_not_come_is_named_by_all() {
 #[test]
 fn over_the_host_a_device_that_is_late_is_told_to_all() {
     const WORK: Duration = Duration::from_secs(2);
-    World::thread().run(2, |group| {
+    run(&World::thread(), 2, |group| {
         let all = hybrid(&group, Fallback::Always).with_timeout(Duration::from_secs(1));
         if group.rank() == 1 {
             delay(all.stream(), WORK);
@@ -450,7 +450,7 @@ fn over_the_host_a_device_that_is_late_is_told_to_all() {
 /// Threads may share the group, if they agree on the order: here by which of them holds it.
 #[test]
 fn messages_go_beside_collectives() {
-    World::shm().run(2, |group| {
+    run(&World::shm(), 2, |group| {
         let all = hybrid(&group, Fallback::Always);
         let (say, hear) = channel();
         std::thread::scope(|threads| {

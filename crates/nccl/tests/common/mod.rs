@@ -7,13 +7,16 @@
 )]
 
 use phalanx_core::{ReduceOp, Result};
+use phalanx_group::ProcessGroup;
 use phalanx_nccl::{
     CUDA_LIBRARY, Communicator, Cuda, Device, DeviceBuffer, NCCL_LIBRARY, Nccl, Stream, UniqueId,
 };
+use phalanx_testkit::World;
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Far more than anything takes.
@@ -88,8 +91,25 @@ pub(crate) fn faults(list: &str) {
     }
 }
 
+/// The devices of this process, for one test at a time. A communicator that ends waits for all that its device does, as NCCL's does, so ranks of two tests that shared devices could wait for each other for ever.
+pub(crate) fn all_devices() -> MutexGuard<'static, ()> {
+    static DEVICES: Mutex<()> = Mutex::new(());
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `rank` on each rank of a world that has all devices.
+pub(crate) fn run<R: Send + 'static>(
+    world: &World,
+    world_size: usize,
+    rank: impl Fn(ProcessGroup) -> R + Send + Sync + 'static,
+) -> Vec<R> {
+    let _devices = all_devices();
+    world.run(world_size, rank)
+}
+
 /// Runs `work` on `n` ranks, each a thread with a communicator, a device and a stream of its own.
 pub(crate) fn world(n: usize, work: impl Fn(&Communicator, &Stream) + Sync) {
+    let _devices = all_devices();
     let id = UniqueId::new(nccl()).unwrap();
     std::thread::scope(|ranks| {
         for rank in 0..n {
