@@ -1,6 +1,7 @@
 """Jobs of ranks for tests: a test's file is also the program of its ranks, in which a function `rank_NAME(group)` is what they do."""
 
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -42,5 +43,7 @@ def passes(test, file, name, ranks, flags=(), **env):
 
 def main(functions):
     """What a test's file does as the program of a rank."""
+    # A shell that runs the tests in the background has them ignore Ctrl-C, which ranks would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     function = functions[f"rank_{sys.argv[1]}"]
     function(phalanx.init())
