@@ -11,7 +11,7 @@ use phalanx::ProcessGroup;
 use phalanx_train::Plan;
 #[cfg(feature = "cuda")]
 use phalanx_train::memory::{Memory, Sending};
-use phalanx_train::{AdamWStep, Result, SgdParams, SgdStep, element};
+use phalanx_train::{AdamWStep, Result, SgdParams, SgdStep, adamw_on_host, element, sgd_on_host};
 use std::ops::Range;
 
 impl phalanx_train::Tensor for Candle {
@@ -114,14 +114,7 @@ impl phalanx_train::Tensor for Candle {
     /// On a GPU by the operations of candle's own, with new memory for moments.
     fn adamw(&mut self, first: &mut Self, second: &mut Self, grad: &Self, step: &AdamWStep) -> Result<()> {
         if self.tensor.device().is_cpu() {
-            let dtype = self.dtype;
-            return self.write(|weight| {
-                first.write(|first| {
-                    second.write(|second| {
-                        grad.read(|grad| step.update_bytes(dtype, weight, [first, second], grad))
-                    })
-                })
-            })????;
+            return adamw_on_host(self, first, second, grad, step);
         }
         let moments = adamw_on_device(step, &self.tensor, &first.tensor, &second.tensor, &grad.tensor);
         (first.tensor, second.tensor) = moments.map_err(told)?;
@@ -131,14 +124,7 @@ impl phalanx_train::Tensor for Candle {
     /// On a GPU by the operations of candle's own, with new memory for the velocity.
     fn sgd(&mut self, velocity: Option<&mut Self>, grad: &Self, step: &SgdStep) -> Result<()> {
         if self.tensor.device().is_cpu() {
-            let dtype = self.dtype;
-            let mut update = |velocity: &mut [u8]| {
-                self.write(|weight| grad.read(|grad| step.update_bytes(dtype, weight, velocity, grad)))
-            };
-            return match velocity {
-                Some(velocity) => velocity.write(update)???,
-                None => update(&mut [])??,
-            };
+            return sgd_on_host(self, velocity, grad, step);
         }
         let velocity = velocity.map(|velocity| &mut velocity.tensor);
         sgd_on_device(step, &self.tensor, velocity, &grad.tensor).map_err(told)

@@ -110,7 +110,7 @@ pub use shard::{ShardConfig, Sharded, Stage};
 pub use share::{Part, Share};
 #[doc(hidden)]
 pub use step_shares::{ShareSums, StepShares};
-pub use tensor::Tensor;
+pub use tensor::{Tensor, adamw_on_host, sgd_on_host};
 pub use verify::verify_parameters;
 pub use version::Version;
 pub use weights::Weights;

@@ -111,13 +111,7 @@ pub trait Tensor: Sized + Send + 'static {
     /// # Errors
     /// As of [`write`](Self::write), and those of [`AdamWStep::update`].
     fn adamw(&mut self, first: &mut Self, second: &mut Self, grad: &Self, step: &AdamWStep) -> Result<()> {
-        let dtype = self.dtype();
-        self.write(|weight| {
-            first.write(|first| {
-                second
-                    .write(|second| grad.read(|grad| step.update_bytes(dtype, weight, [first, second], grad)))
-            })
-        })????
+        adamw_on_host(self, first, second, grad, step)
     }
 
     /// As [`adamw`](Self::adamw), of [`Sgd`](crate::Sgd). There is a velocity if [`has_velocity`](crate::SgdParams::has_velocity) says so.
@@ -125,15 +119,7 @@ pub trait Tensor: Sized + Send + 'static {
     /// # Errors
     /// As of [`write`](Self::write), and those of [`SgdStep::update`].
     fn sgd(&mut self, velocity: Option<&mut Self>, grad: &Self, step: &SgdStep) -> Result<()> {
-        let dtype = self.dtype();
-        let mut update = |velocity: &mut [u8]| {
-            self.write(|weight| grad.read(|grad| step.update_bytes(dtype, weight, velocity, grad)))
-        };
-        match velocity {
-            Some(velocity) => velocity.write(update)????,
-            None => update(&mut [])???,
-        }
-        Ok(())
+        sgd_on_host(self, velocity, grad, step)
     }
 
     /// The memory in which gradients are reduced: the seam for memory that the host can't see. `None` reduces them [on the host](crate::memory::on_host).
@@ -147,5 +133,44 @@ pub trait Tensor: Sized + Send + 'static {
         _group: &ProcessGroup,
     ) -> Result<Option<Box<dyn Memory<Self>>>> {
         Ok(None)
+    }
+}
+
+/// [`Tensor::adamw`] where all four tensors are on the host: for a library whose tensors may be elsewhere too.
+///
+/// # Errors
+/// As of [`Tensor::adamw`].
+pub fn adamw_on_host<T: Tensor>(
+    weight: &mut T,
+    first: &mut T,
+    second: &mut T,
+    grad: &T,
+    step: &AdamWStep,
+) -> Result<()> {
+    let dtype = weight.dtype();
+    weight.write(|weight| {
+        first.write(|first| {
+            second.write(|second| grad.read(|grad| step.update_bytes(dtype, weight, [first, second], grad)))
+        })
+    })????
+}
+
+/// [`Tensor::sgd`] where all tensors are on the host, as [`adamw_on_host`].
+///
+/// # Errors
+/// As of [`Tensor::sgd`].
+pub fn sgd_on_host<T: Tensor>(
+    weight: &mut T,
+    velocity: Option<&mut T>,
+    grad: &T,
+    step: &SgdStep,
+) -> Result<()> {
+    let dtype = weight.dtype();
+    let mut update = |velocity: &mut [u8]| {
+        weight.write(|weight| grad.read(|grad| step.update_bytes(dtype, weight, velocity, grad)))
+    };
+    match velocity {
+        Some(velocity) => velocity.write(update)???,
+        None => update(&mut [])??,
     }
 }

@@ -116,8 +116,7 @@ impl AdamWStep {
     ///
     /// # Panics
     /// If slices are not aligned as such elements are.
-    #[doc(hidden)]
-    pub fn update_bytes(
+    pub(crate) fn update_bytes(
         &self,
         dtype: DType,
         weights: &mut [u8],

@@ -100,8 +100,7 @@ impl SgdStep {
     ///
     /// # Panics
     /// If slices are not aligned as such elements are.
-    #[doc(hidden)]
-    pub fn update_bytes(
+    pub(crate) fn update_bytes(
         &self,
         dtype: DType,
         weights: &mut [u8],
