@@ -140,6 +140,20 @@ pub trait Tensor: Sized + Send + 'static {
 ///
 /// # Errors
 /// As of [`Tensor::adamw`].
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{AdamWParams, Array, adamw_on_host};
+///
+/// let [mut weight, grad] = [Array::from(vec![1f32, 1.0]), Array::from(vec![0.5f32, -0.5])];
+/// let [mut first, mut second] = [Array::from(vec![0f32; 2]), Array::from(vec![0f32; 2])];
+/// let step = AdamWParams { weight_decay: 0.0, ..AdamWParams::default() }.at_step(1);
+/// adamw_on_host(&mut weight, &mut first, &mut second, &grad, &step)?;
+/// // The first step is as long as the learning rate, against the gradient.
+/// let weight = Vec::<f32>::try_from(weight)?;
+/// assert!((weight[0] - 0.999).abs() < 1e-6 && (weight[1] - 1.001).abs() < 1e-6);
+/// # Ok::<(), phalanx_train::Error>(())
+/// ```
 pub fn adamw_on_host<T: Tensor>(
     weight: &mut T,
     first: &mut T,
@@ -159,6 +173,17 @@ pub fn adamw_on_host<T: Tensor>(
 ///
 /// # Errors
 /// As of [`Tensor::sgd`].
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{Array, SgdParams, sgd_on_host};
+///
+/// let [mut weight, grad] = [Array::from(vec![1f32, 1.0]), Array::from(vec![0.5f32, -0.5])];
+/// let step = SgdParams { lr: 0.5, ..SgdParams::default() }.at_step(true);
+/// sgd_on_host(&mut weight, None, &grad, &step)?;
+/// assert_eq!(Vec::<f32>::try_from(weight)?, [0.75, 1.25]);
+/// # Ok::<(), phalanx_train::Error>(())
+/// ```
 pub fn sgd_on_host<T: Tensor>(
     weight: &mut T,
     velocity: Option<&mut T>,
