@@ -9,6 +9,10 @@ use phalanx_candle::{
     sync_model, verify_parameters,
 };
 use phalanx_nccl::Fallback;
+use std::sync::{Mutex, PoisonError};
+
+/// One test at a time has the GPUs: a rank that ends waits for all that its GPU does, so ranks of two tests could wait for each other for ever.
+static GPUS: Mutex<()> = Mutex::new(());
 
 /// Runs `rank` once on each of as many GPUs.
 fn on_gpus<R: Send>(ranks: usize, rank: impl Fn(&HybridGroup, &Device) -> R + Sync) -> Vec<R> {
@@ -17,6 +21,7 @@ fn on_gpus<R: Send>(ranks: usize, rank: impl Fn(&HybridGroup, &Device) -> R + Sy
 
 /// As [`on_gpus`], by a way for device memory.
 fn by_way<R: Send>(way: Fallback, ranks: usize, rank: impl Fn(&HybridGroup, &Device) -> R + Sync) -> Vec<R> {
+    let _gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|s| {
         let rank = &rank;
         let start = |group: phalanx::ProcessGroup| {
