@@ -1,4 +1,4 @@
-//! Tensors on GPUs. `scripts/candle-on-double` runs these on the double of NCCL and of CUDA, whose streams are slow and truly asynchronous there: what is not ordered
+//! Tensors on GPUs. `scripts/cuda-on-double` runs these on the double of NCCL and of CUDA, whose streams are slow and truly asynchronous there: what is not ordered
 //! by events comes to other numbers. They say nothing of a GPU.
 
 use candle_core::{DType, Device, Tensor, WithDType};

@@ -3,6 +3,7 @@
 use crate::error::{refused, told};
 use ferrotorch_core::FerrotorchResult;
 use phalanx::{Config, ProcessGroup};
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,11 @@ pub(crate) const TAG: u64 = 0;
 pub trait Backend: Send + Sync {
     /// The group that performs what this backend is asked for.
     fn group(&self) -> &ProcessGroup;
+
+    /// The backend as its own type, if a crate that has more for that type shall know it. `phalanx-ferrotorch-gpu` knows its `HybridBackend` by this.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 
     /// This rank, below [`world_size`](Self::world_size).
     fn rank(&self) -> usize {

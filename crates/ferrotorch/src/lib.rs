@@ -13,8 +13,8 @@
 //! then. [`checkpoint`] saves a module so that any number of ranks goes on.
 //!
 //! This is the adapter of [`phalanx_train`] for ferrotorch. Tensors are in the host's memory; one of a GPU is copied there and its result is on the host,
-//! as in `ferrotorch-distributed`. [What that crate has and this one does not](https://docs.rs/ferrotorch-distributed): `FSDP`, pipelines, RPC, `DeviceMesh`,
-//! `DTensor`, `HybridBackend` and the collectives of GPU tensors.
+//! as in `ferrotorch-distributed`. `HybridBackend` and the collectives of GPU tensors are in `phalanx-ferrotorch-gpu`.
+//! [What that crate has and these do not](https://docs.rs/ferrotorch-distributed): `FSDP`, pipelines, RPC, `DeviceMesh`, `DTensor`.
 //!
 //! # Example
 //! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them:

@@ -1,4 +1,4 @@
-//! The promise of the example on GPUs, by real processes: `scripts/candle-on-double` runs it on the double of CUDA. It says nothing of a GPU.
+//! The promise of the example on GPUs, by real processes: `scripts/cuda-on-double` runs it on the double of CUDA. It says nothing of a GPU.
 
 use digits_common::report::Report;
 use std::path::Path;

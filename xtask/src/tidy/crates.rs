@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("candle", &["phalanx", "checkpoint", "compress", "train", "nccl"]),
     ("burn", &["phalanx", "checkpoint", "train"]),
     ("ferrotorch", &["phalanx", "train"]),
+    ("ferrotorch-gpu", &["phalanx", "ferrotorch", "nccl"]),
     ("tch", &["phalanx", "train"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
@@ -40,8 +41,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
 pub(crate) const PURE: [&str; 5] = ["core", "algo", "trace", "control", "engine"];
 
 /// Crates that may contain `unsafe`, with the reason in their manifest.
-const MAY_BE_UNSAFE: &[&str] =
-    &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double", "ucx", "python", "c", "tch"];
+const MAY_BE_UNSAFE: &[&str] = &[
+    "launch",
+    "kernels",
+    "shm",
+    "pmi",
+    "nccl",
+    "nccl-double",
+    "ucx",
+    "python",
+    "c",
+    "ferrotorch-gpu",
+    "tch",
+];
 
 pub(super) fn dependencies(root: &Path, findings: &mut Vec<String>) {
     for dir in entries(&root.join("crates")) {
