@@ -10,7 +10,7 @@ use burn_optim::GradientsParams;
 use phalanx::ProcessGroup;
 use phalanx::error::OpKind;
 use phalanx_train::compress::{CommHook, Traffic};
-use phalanx_train::{Array, Gradients, Reducer};
+use phalanx_train::{Array, Gradients, LossScaler, Reducer};
 
 /// Keeps the copies of a model on all ranks equal: same weights at the start, same gradients at each step.
 ///
@@ -346,6 +346,49 @@ impl DistributedDataParallel {
         let norm = phalanx_train::clip_grad_norm(&mut all, max_norm);
         self.order.put(model, all, grads)?;
         norm
+    }
+
+    /// Makes gradients of `model` those of the loss that was multiplied by [`LossScaler::factor`]. False if one of them is infinite or not a number: skip the
+    /// step.
+    ///
+    /// Not collective: give it reduced gradients, as [`backward`](Self::backward) returns them. An overflow on one rank is in the gradients of all, so all ranks
+    /// skip the same steps. After an overflow the gradients are as they were.
+    ///
+    /// # Errors
+    /// [`phalanx::Error::Misuse`] for another model.
+    ///
+    /// # Examples
+    /// ```
+    /// # use burn::module::Param;
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use phalanx_burn::DistributedDataParallel;
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let device = Device::default().autodiff();
+    /// # let mut weight = Param::from_tensor(Tensor::<1>::ones([1], &device).require_grad());
+    /// # let mut ddp = DistributedDataParallel::new(&mut weight, group, Default::default())?;
+    /// use phalanx_burn::LossScaler;
+    ///
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// let loss = weight.val() * 3.0;
+    /// let mut grads = ddp.backward(&weight, loss * scaler.factor())?;
+    /// assert!(ddp.unscale(&mut scaler, &weight, &mut grads)?);
+    /// assert_eq!(grads.get::<1>(weight.id).unwrap().into_scalar::<f32>(), 3.0);
+    ///
+    /// let mut grads = ddp.backward(&weight, weight.val() * f32::INFINITY)?;
+    /// assert!(!ddp.unscale(&mut scaler, &weight, &mut grads)?); // skip the step
+    /// assert_eq!(scaler.factor(), 512.0);
+    /// # Ok::<(), phalanx_burn::Error>(())
+    /// ```
+    pub fn unscale(
+        &self,
+        scaler: &mut LossScaler,
+        model: &impl Module,
+        grads: &mut GradientsParams,
+    ) -> Result<bool> {
+        let mut all = self.order.take(model, grads)?;
+        let finite = scaler.unscale(&mut all);
+        self.order.put(model, all, grads)?;
+        finite
     }
 
     /// Makes the buffers what they are on rank `root`: running statistics, as batch normalisation has. Collective. Before an evaluation is a good

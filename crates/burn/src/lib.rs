@@ -81,8 +81,8 @@ pub use model::{sync_model, verify_parameters};
 pub use phalanx_train::compress;
 pub use phalanx_train::{
     AdamW, AdamWParams, Array, Batch, DdpConfig, DiLoCoConfig, DistributedSampler, Epoch, Error, Gradients,
-    MissingGradients, Overlap, Result, SamplerState, Sgd, SgdParams, ShardConfig, Share, Stage, Tail,
-    Version,
+    LossScaler, MissingGradients, Overlap, Result, SamplerState, Sgd, SgdParams, ShardConfig, Share, Stage,
+    Tail, Version,
 };
 pub use sharded::Sharded;
 

@@ -14,7 +14,7 @@ use burn_core::tensor::{Device, Tensor};
 use burn_optim::{GradientsParams, LearningRate, ModuleOptimizer};
 use phalanx::ProcessGroup;
 use phalanx::error::OpKind;
-use phalanx_train::{Tensor as _, Weights};
+use phalanx_train::{LossScaler, Tensor as _, Weights};
 
 /// Data-parallel training in which each rank keeps a part only of the optimizer's state and of the gradients: ZeRO-1 and ZeRO-2, see
 /// [`Stage`](crate::Stage). What comes out is what a [`DistributedDataParallel`](crate::DistributedDataParallel) and the same optimizer find.
@@ -436,6 +436,38 @@ impl Sharded {
     #[track_caller]
     pub fn clip_grad_norm(&self, grads: &mut [Option<Array>], max_norm: f64) -> Result<f64> {
         self.inner.clip_grad_norm(grads, max_norm)
+    }
+
+    /// Makes the shards' gradients those of the loss that was multiplied by [`LossScaler::factor`]. False on all ranks if the part of one of them is infinite
+    /// or not a number: skip the step. Collective.
+    ///
+    /// # Cost
+    /// Two passes over this rank's gradients, and an all_reduce of one byte.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](ProcessGroup::all_reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// # use burn::{module::Param, tensor::{Device, Tensor}};
+    /// # use phalanx_burn::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_burn::Result<()> {
+    /// # let device = Device::default().autodiff();
+    /// # let mut weight = Param::from_tensor(Tensor::<1>::ones([2], &device).require_grad());
+    /// use phalanx_burn::LossScaler;
+    ///
+    /// let mut zero = Sharded::new(&mut weight, group, Default::default())?;
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// let loss = (weight.val() * Tensor::from_data([3.0, f32::INFINITY], &device)).sum();
+    /// let mut grads = zero.backward(&weight, loss)?; // infinite on rank 1
+    /// assert!(!zero.unscale(&mut scaler, &mut grads)?); // on both: skip the step
+    /// assert_eq!(scaler.factor(), 512.0);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
+    #[track_caller]
+    pub fn unscale(&self, scaler: &mut LossScaler, grads: &mut [Option<Array>]) -> Result<bool> {
+        self.inner.unscale(scaler, grads)
     }
 
     /// Makes sure that all ranks hold the same weights, bit for bit: [`verify_parameters`].

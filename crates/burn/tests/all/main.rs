@@ -6,6 +6,7 @@ mod common;
 mod conformance;
 mod diloco;
 mod learner;
+mod mixed_precision;
 mod other_libraries;
 mod sharded;
 mod training;
