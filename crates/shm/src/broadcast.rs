@@ -32,6 +32,7 @@ impl Team {
             largest: len,
             part: &whole,
             place,
+            own: None,
             layout: None,
         };
         self.pull_by(choice.way, call, Buffers::InPlace(buffer), transfer)

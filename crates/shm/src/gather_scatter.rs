@@ -23,8 +23,19 @@ pub struct Transfer<'a> {
     pub part: &'a dyn Fn(usize) -> Range<usize>,
     /// The ranges of the output for what each gives this rank. `None` if it takes nothing.
     pub place: Option<&'a dyn Fn(usize) -> Range<usize>>,
+    /// The part that this rank gives itself, if it is to be copied here: after what others wait for, and while they read this rank's memory.
+    pub own: Option<&'a Own>,
     /// The blocks of which these ranges are made, where all ranks know them. The same on all ranks.
     pub layout: Option<&'a Layout>,
+}
+
+/// The part of a rank for itself, in bytes.
+#[derive(Debug, Clone)]
+pub struct Own {
+    /// Its range of the source.
+    pub from: Range<usize>,
+    /// Its range of the output, as long.
+    pub to: Range<usize>,
 }
 
 impl Transfer<'_> {
@@ -198,6 +209,7 @@ impl Team {
             }
             self.done(piece);
         }
+        keep_own(source, output, pull);
         if shows_memory {
             self.all_done(first + steps as u64 - 1, call)?;
         }
@@ -239,6 +251,7 @@ impl Team {
             }
         }
         self.done(piece);
+        keep_own(source, output, pull);
         Ok(())
     }
 
@@ -282,5 +295,12 @@ impl Team {
                 Ok(false)
             }
         }
+    }
+}
+
+/// Copies what a rank gives itself.
+fn keep_own(source: Span, output: Span, pull: Transfer<'_>) {
+    if let Some(own) = pull.own {
+        output.part(own.to.clone()).copy_own_from(source.part(own.from.clone()));
     }
 }

@@ -149,6 +149,7 @@ impl Team {
             largest: LEN,
             part: &part,
             place: Some(&place),
+            own: None,
             layout: None,
         };
         let mut shortest = [Duration::MAX; 2];

@@ -178,6 +178,7 @@ impl Rank {
             largest,
             part: &|_| range(rank),
             place: Some(&range),
+            own: None,
             layout: None,
         };
         self.run(OpKind::AllGather, len, |team, call| {
@@ -218,6 +219,7 @@ impl Rank {
             largest: 0,
             part: &part,
             place: Some(&place),
+            own: None,
             layout: None,
         };
         self.run(OpKind::AllToAll, len, |team, call| {
@@ -537,6 +539,7 @@ fn parts_of_other_lengths_are_named() {
             largest: 0,
             part: &part,
             place: Some(&place),
+            own: None,
             layout: None,
         };
         let result = rank.run(OpKind::AllToAll, 0, |team, call| {

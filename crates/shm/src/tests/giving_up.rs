@@ -108,6 +108,7 @@ fn who_gathers() {
                 largest,
                 part: &part,
                 place: Some(&block),
+                own: None,
                 layout: None,
             };
             team.pull(call, Buffers::InPlace(buffer), transfer)
@@ -124,8 +125,15 @@ fn who_only_takes() {
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if team.rank == GIVER { None } else { Some(&whole) };
             let gives = |rank| rank == GIVER;
-            let transfer =
-                Transfer { same: false, gives: &gives, largest: LEN / 3, part: &block, place, layout: None };
+            let transfer = Transfer {
+                same: false,
+                gives: &gives,
+                largest: LEN / 3,
+                part: &block,
+                place,
+                own: None,
+                layout: None,
+            };
             team.pull(call, Buffers::InPlace(buffer), transfer)
         });
     }

@@ -23,7 +23,7 @@ use crate::trace::{Trace, clock};
 use phalanx_algo::{Kind, Selector, Way};
 use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Layout, Peer, ReduceOp, Result, Signature};
 use phalanx_kernels::Kernel;
-use phalanx_shm::{Call, Fault, Reduction, ShmTransport, Team, Transfer};
+use phalanx_shm::{Call, Fault, Own, Reduction, ShmTransport, Team, Transfer};
 use phalanx_transport::Wire;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -364,6 +364,7 @@ fn run(
                 largest: largest(&blocks) * element,
                 part: &|_| block(rank),
                 place: Some(&block),
+                own: None,
                 layout: Some(&blocks),
             };
             team.pull(shm, phalanx_shm::Buffers::InPlace(buffer), transfer)
@@ -389,6 +390,7 @@ fn run(
                 largest: largest(&blocks) * element,
                 part: &whole,
                 place: if takes { Some(&block) } else { None },
+                own: None,
                 layout: Some(&blocks),
             };
             team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)
@@ -397,21 +399,17 @@ fn run(
             let block = |rank| bytes(blocks.block(rank));
             let len = output.len();
             let whole = |_| 0..len;
+            let own = Own { from: block(rank), to: whole(rank) };
             let transfer = Transfer {
                 same: false,
                 gives: &|rank| rank == root,
                 largest: largest(&blocks) * element,
                 part: &block,
                 place: if rank == root { None } else { Some(&whole) },
+                own: input.is_some().then_some(&own),
                 layout: Some(&blocks),
             };
-            let Some(input) = input else {
-                return team.pull(shm, phalanx_shm::Buffers::Separate(&[], output), transfer);
-            };
-            team.pull(shm, phalanx_shm::Buffers::Separate(input, &mut []), transfer)?;
-            // After that: the others wait for the root alone.
-            keep(output, &input[block(rank)]);
-            Ok(())
+            team.pull(shm, phalanx_shm::Buffers::Separate(input.unwrap_or_default(), output), transfer)
         }
         Request::AllToAll { input, output, blocks } => {
             let is_even = matches!(blocks, BlockExchange::Even { .. });
@@ -423,6 +421,7 @@ fn run(
                 largest: largest(&send) * element,
                 part: &part,
                 place: Some(&place),
+                own: None,
                 layout: is_even.then_some(&send),
             };
             let buffers = phalanx_shm::Buffers::Separate(input, &mut *output);
