@@ -23,7 +23,6 @@
 //! # let _ = sum;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![allow(unsafe_code)]
 
 use ferrotorch_core::{FerrotorchError, FerrotorchResult, Tensor};
 use ferrotorch_gpu::{GpuDevice, GpuError, GpuFloat, GpuTensor, tensor_to_cpu, tensor_to_gpu};
@@ -136,6 +135,7 @@ pub fn gpu_broadcast<T: GpuFloat + DeviceElement>(
 }
 
 /// Performs a collective on a copy of `tensor`, behind what ferrotorch has enqueued so far.
+#[allow(unsafe_code)]
 #[track_caller]
 fn on_copy<T: GpuFloat + DeviceElement>(
     what: &str,
