@@ -15,7 +15,7 @@ pub(crate) fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -
 
 /// The layout of equal blocks of `len` elements.
 pub(crate) fn equal(world_size: usize, len: usize) -> Layout {
-    Layout::even(world_size, len * world_size)
+    Layout::equal(world_size, len)
 }
 
 impl ProcessGroup {
@@ -152,10 +152,11 @@ impl ProcessGroup {
     }
 
     pub(crate) fn equal_blocks(&self, op: OpKind, len: usize, site: &CallSite) -> Result<Layout> {
-        if !len.is_multiple_of(self.world_size()) {
+        let each = len / self.world_size();
+        if each * self.world_size() != len {
             return Err(wrong(op, site, format!("{len} elements for {} ranks", self.world_size())));
         }
-        Ok(Layout::even(self.world_size(), len))
+        Ok(Layout::equal(self.world_size(), each))
     }
 
     /// Begins what the program calls `op`; `detail` is a hash of what else ranks must agree on. `finish` is given the buffer of the result.
