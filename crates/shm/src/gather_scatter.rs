@@ -230,16 +230,20 @@ impl Team {
             self.reserve(piece, Room::Line, call)?;
             let mut words = [0; LINE_WORDS];
             let parts = line(&mut words);
-            let show = |reader: usize| {
+            let mut end = 0;
+            let mut show = |reader: usize| {
                 let part = (pull.part)(reader);
-                parts.part(at(reader)..at(reader) + part.len()).copy_from(source.part(part));
+                let place = at(reader)..at(reader) + part.len();
+                end = end.max(place.end);
+                parts.part(place).copy_from(source.part(part));
             };
             if pull.same {
                 show(self.rank);
             } else {
                 self.peers().for_each(show);
             }
-            self.post(piece, &words);
+            // The fewer lines are written, the sooner they are there.
+            self.post(piece, &words[..end.div_ceil(8)]);
         }
         if let Some(place) = pull.place {
             for giver in self.peers().filter(|&peer| (pull.gives)(peer)) {

@@ -94,6 +94,10 @@ pub trait WaitCheck {
     /// # Errors
     /// [`Stopped`] ends the operation; the check knows why.
     fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped>;
+
+    /// Called once in every operation, when this rank has posted and waits, or at its end: what is done here takes no time while the data of
+    /// the others are on their way.
+    fn on_the_way(&mut self) {}
 }
 
 /// A check has ended the wait.

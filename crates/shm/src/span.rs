@@ -148,6 +148,11 @@ impl Span {
         if len == 0 {
             return;
         }
+        if let ([to], [one, other]) = (into, sources) {
+            let (to, from) = ([to.start], [one.start.cast_const(), other.start.cast_const()]);
+            // SAFETY: as below.
+            return unsafe { kernel.reduce(&to, &from, len, divide_by) };
+        }
         let to: List<*mut u8> = List::new(into.iter().map(|s| s.start), std::ptr::null_mut());
         let from: List<*const u8> = List::new(sources.iter().map(|s| s.start.cast_const()), std::ptr::null());
         // SAFETY: all are valid for `len` bytes, as promised when they were made. Spans of one operation lie in

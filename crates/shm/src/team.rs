@@ -70,6 +70,8 @@ pub struct Team {
     /// The calls that this rank shows the others.
     shown: Vec<Shown>,
     shown_index: usize,
+    /// The check of the running operation knows that data are on their way.
+    told: bool,
     /// Something was published since the sleepers were last woken.
     unheard: bool,
     /// Parts of the running operation since the check last looked around.
@@ -126,6 +128,7 @@ impl Team {
             fingerprint: 0,
             shown: Vec::new(),
             shown_index: 0,
+            told: false,
             unheard: false,
             unwatched: 0,
             scratch: Vec::new(),
@@ -253,13 +256,21 @@ impl Team {
     ) -> Result<R, Fault> {
         self.seq = call.seq;
         self.unwatched = 0;
+        self.told = false;
         self.fingerprint = mix(self.fingerprint, call.signature.fingerprint() ^ call.seq);
         self.follow(plan, call.signature);
         self.windows.tidy();
         let mut running = Running { team: self, succeeded: false };
         let result = operation(running.team, call);
+        running.team.tell(call);
         running.succeeded = result.is_ok();
         result
+    }
+
+    fn tell(&mut self, call: &mut Call<'_>) {
+        if !std::mem::replace(&mut self.told, true) {
+            call.wait_check.on_the_way();
+        }
     }
 
     /// Sets the plan that this rank's posts name from here on. An operation whose lengths are agreed on only now has a second plan.
@@ -379,6 +390,7 @@ impl Team {
         call: &mut Call<'_>,
     ) -> Result<&Slot, Fault> {
         let posted = piece + 1;
+        self.tell(call);
         self.wait_with(peer, posted, data, call, |team, peer| &team.region.slot(peer, piece).posted)?;
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
@@ -477,6 +489,7 @@ impl Team {
         call: &mut Call<'_>,
         counter: &dyn Fn(&Self, usize) -> &Counter,
     ) -> Result<(), Fault> {
+        self.tell(call);
         // Who waits for us must not sleep while we wait for them.
         if std::mem::take(&mut self.unheard) {
             self.wake_sleepers();

@@ -2,6 +2,7 @@
 
 mod giving_up;
 mod namespaces;
+mod on_the_way;
 mod stopped;
 
 use crate::plan::{Kind, Plan};

@@ -24,6 +24,7 @@ use phalanx_algo::{Kind, Selector, Way};
 use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Layout, Peer, ReduceOp, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_shm::{Call, Fault, Own, Reduction, ShmTransport, Team, Transfer};
+use phalanx_trace::is_precise;
 use phalanx_transport::Wire;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -252,8 +253,12 @@ impl Performer for Shared {
             }
             return outcome;
         }
-        health.remember(*seq, signature, clock::now);
         let mut look = GroupCheck::new(health, signature, *seq, limit);
+        if is_precise(signature) {
+            health.remember(*seq, signature, clock::now);
+        } else {
+            look = look.logged_on_the_way();
+        }
         let shm_call = &mut Call { seq: *seq, signature, wait_check: &mut look };
         if let Err(fault) = run(team, shm_call, request, values, place) {
             return Err(look.error(fault));

@@ -3,32 +3,42 @@
 use super::fault::cause;
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::host::call_check::{CallCheck, WaitEnds};
+use crate::trace::clock;
 use phalanx_core::{Error, Signature};
 use phalanx_shm::{Fault, Stopped, WaitCheck};
 use std::time::Duration;
 
 /// The check of one call of a team.
 #[derive(Debug)]
-pub(super) struct GroupCheck<'a>(CallCheck<'a>);
+pub(super) struct GroupCheck<'a> {
+    check: CallCheck<'a>,
+    /// The call is not in the log yet.
+    is_unlogged: bool,
+}
 
 impl<'a> GroupCheck<'a> {
     pub(super) fn new(health: &'a GroupHealth, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
-        Self(CallCheck::new(health, signature, seq, limit).in_memory())
+        Self { check: CallCheck::new(health, signature, seq, limit).in_memory(), is_unlogged: false }
     }
 
     /// For a part of a call, whose time is running.
     pub(super) fn of_part(health: &'a GroupHealth, whole: ParentCall<'a>) -> Self {
-        Self(CallCheck::of_part(health, whole).in_memory())
+        Self { check: CallCheck::of_part(health, whole).in_memory(), is_unlogged: false }
+    }
+
+    /// The call is remembered when its data are on their way, before which so short a call can't wait for anybody.
+    pub(super) fn logged_on_the_way(self) -> Self {
+        Self { is_unlogged: true, ..self }
     }
 
     /// Whether anybody was waited for long enough to look around.
     pub(super) fn has_waited(&self) -> bool {
-        self.0.has_waited()
+        self.check.has_waited()
     }
 
     /// The error for the cause that came first; the group has failed.
     pub(super) fn error(self, fault: Fault) -> Error {
-        let Self(mut check) = self;
+        let Self { mut check, .. } = self;
         if matches!(fault, Fault::Stopped)
             && let Some(error) = check.error()
         {
@@ -60,10 +70,19 @@ impl<'a> GroupCheck<'a> {
 impl WaitCheck for GroupCheck<'_> {
     fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped> {
         // Whoever has left has given what it had to give, or will be waited for.
-        self.0.elapsed(peer, Duration::ZERO, std::time::Instant::now()).map(drop).map_err(|WaitEnds| Stopped)
+        self.check
+            .elapsed(peer, Duration::ZERO, std::time::Instant::now())
+            .map(drop)
+            .map_err(|WaitEnds| Stopped)
     }
 
     fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped> {
-        self.0.look(peer, waited).map_err(|WaitEnds| Stopped)
+        self.check.look(peer, waited).map_err(|WaitEnds| Stopped)
+    }
+
+    fn on_the_way(&mut self) {
+        if std::mem::take(&mut self.is_unlogged) {
+            self.check.health.remember(self.check.seq, self.check.signature, clock::now);
+        }
     }
 }
