@@ -40,6 +40,7 @@ impl<'g, T: Value> Case<'g, T> {
         let comes_back = if partner(group).is_some_and(|peer| group.rank() < peer) { count } else { 0 };
         let (input, output) = match op {
             Op::AllGather | Op::ReduceScatter if place == Place::InPlace => (whole, 0),
+            Op::Gather | Op::Scatter if place == Place::InPlace => (if is_root { whole } else { count }, 0),
             Op::AllReduce | Op::Broadcast | Op::Reduce | Op::Barrier => (count, 0),
             Op::SendRecv => (count, comes_back),
             Op::AllGather => (count, whole),
@@ -86,6 +87,9 @@ impl<T: Value> Work for Case<'_, T> {
     fn touch(&mut self) {
         let contribution = match (self.op, self.place) {
             (Op::AllGather, Place::InPlace) => self.own_block(&self.input),
+            (Op::Gather, Place::InPlace) if self.group.rank() == ROOT => self.own_block(&self.input),
+            // What comes from the root is written over it.
+            (Op::Scatter, Place::InPlace) if self.group.rank() != ROOT => 0..0,
             _ => 0..self.input.len(),
         };
         self.data.write(self.group.rank(), &mut self.input[contribution]);
@@ -97,6 +101,8 @@ impl<T: Value> Work for Case<'_, T> {
         match op {
             Op::ReduceScatter if *place == Place::InPlace => group.reduce_scatter_in_place(input, *reduce),
             Op::AllGather if *place == Place::InPlace => group.all_gather_in_place(input),
+            Op::Gather if *place == Place::InPlace => group.gather_in_place(input, ROOT),
+            Op::Scatter if *place == Place::InPlace => group.scatter_in_place(input, ROOT),
             Op::AllReduce => group.all_reduce(input, *reduce),
             Op::ReduceScatter => group.reduce_scatter(input, output, *reduce),
             Op::AllGather => group.all_gather(input, output),
@@ -124,8 +130,13 @@ impl<T: Value> Work for Case<'_, T> {
             }
             Op::ReduceScatter => data.wrong_combined(rank * self.output.len(), &self.output),
             Op::Broadcast => data.wrong(ROOT, 0, &self.input),
+            Op::Gather if rank != ROOT => 0,
             Op::AllGather | Op::Gather => blocks().map(|(from, block)| data.wrong(from, 0, block)).sum(),
             Op::AllToAll => blocks().map(|(from, block)| data.wrong(from, rank * block.len(), block)).sum(),
+            Op::Scatter if self.place == Place::InPlace => {
+                let own = if rank == ROOT { self.own_block(result) } else { 0..result.len() };
+                data.wrong(ROOT, rank * own.len(), &result[own])
+            }
             Op::Scatter => data.wrong(ROOT, rank * self.output.len(), &self.output),
             Op::SendRecv => partner(self.group).map_or(0, |peer| {
                 let got = if rank < peer { &self.output } else { &self.input };
@@ -263,14 +274,14 @@ mod tests {
         on_three_ranks(|group| {
             let rank = group.rank();
             for &op in Op::value_variants() {
-                let idle = match op {
-                    Op::Barrier => true,
-                    Op::Broadcast => rank == ROOT,
-                    Op::Reduce | Op::Gather => rank != ROOT,
-                    Op::SendRecv => rank == 2,
-                    _ => false,
-                };
                 for &place in op.places() {
+                    let idle = match (op, place) {
+                        (Op::Barrier, _) => true,
+                        (Op::Broadcast, _) | (Op::Scatter, Place::InPlace) => rank == ROOT,
+                        (Op::Reduce | Op::Gather, _) => rank != ROOT,
+                        (Op::SendRecv, _) => rank == 2,
+                        _ => false,
+                    };
                     let (sum, plain) = (ReduceOp::Sum, Subject::Plain);
                     let mut case = Case::<f32>::new(op, place, sum, 1250, group, plain).unwrap();
                     case.touch();

@@ -182,7 +182,7 @@ pub fn gather<const D: usize, K: Numeric>(
     let blocks = Layout::even(world_size, mine.len() * world_size);
     let mut all = (group.rank() == root).then(|| mine.zeros(&gathered(mine.dims(), world_size)));
     let output = all.as_mut().map(Elements::bytes_mut);
-    let request = Request::Gather { input: mine.bytes(), output, blocks, root };
+    let request = Request::Gather { input: Some(mine.bytes()), output, blocks, root };
     group.untyped(mine.dtype()).called_at(site).request(request)?;
     Ok(all.map(|all| all.into_tensor(&device)))
 }
@@ -220,7 +220,7 @@ pub fn scatter<const D: usize, K: Numeric>(
     }
     let (dtype, blocks) = (mine.dtype(), Layout::even(group.world_size(), mine.len() * group.world_size()));
     let input = input.as_ref().map(Elements::bytes);
-    let request = Request::Scatter { input, output: mine.bytes_mut(), blocks, root };
+    let request = Request::Scatter { input, output: Some(mine.bytes_mut()), blocks, root };
     group.untyped(dtype).called_at(site).request(request)?;
     Ok(mine.into_tensor(&device))
 }

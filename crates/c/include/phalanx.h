@@ -308,7 +308,7 @@ phalanx_status phalanx_reduce_scatter_at(const phalanx_group *group,
                                          unsigned int line);
 
 // The root ends with the inputs of all, in the order of the ranks. `count` elements in; `count` × world_size out on the root, elsewhere `output` is not looked
-// at.
+// at. The root's input may be its block of the output.
 phalanx_status phalanx_gather_at(const phalanx_group *group,
                                  const void *input,
                                  void *output,
@@ -319,7 +319,8 @@ phalanx_status phalanx_gather_at(const phalanx_group *group,
                                  const char *file,
                                  unsigned int line);
 
-// Every rank ends with its block of the root's input. `count` × world_size elements in on the root, elsewhere `input` is not looked at; `count` out.
+// Every rank ends with its block of the root's input. `count` × world_size elements in on the root, elsewhere `input` is not looked at; `count` out. The root's
+// output may be its block of the input.
 phalanx_status phalanx_scatter_at(const phalanx_group *group,
                                   const void *input,
                                   void *output,

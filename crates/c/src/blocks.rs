@@ -58,8 +58,11 @@ pub(crate) unsafe fn gather(
     let input = unsafe { call.input(input, call.own_count(&blocks)) }?;
     // SAFETY: the caller's part.
     let output = unsafe { call.whole_output(root, output, &blocks) }?;
-    call.check_apart(Some(&input), output.as_ref())?;
-    call.perform(Request::Gather { input, output, blocks, root })
+    let is_in_place = match &output {
+        Some(output) => call.is_in_place(&input, output, &blocks)?,
+        None => false,
+    };
+    call.perform(Request::Gather { input: (!is_in_place).then_some(input), output, blocks, root })
 }
 
 /// # Safety
@@ -75,6 +78,9 @@ pub(crate) unsafe fn scatter(
     let input = unsafe { call.whole_input(root, input, &blocks) }?;
     // SAFETY: the caller's part.
     let output = unsafe { call.output(output, call.own_count(&blocks)) }?;
-    call.check_apart(input.as_ref(), Some(&output))?;
-    call.perform(Request::Scatter { input, output, blocks, root })
+    let is_in_place = match &input {
+        Some(input) => call.is_in_place(&output, input, &blocks)?,
+        None => false,
+    };
+    call.perform(Request::Scatter { input, output: (!is_in_place).then_some(output), blocks, root })
 }

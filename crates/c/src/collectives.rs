@@ -148,7 +148,7 @@ pub unsafe extern "C" fn phalanx_reduce_scatter_at(
 }
 
 /// The root ends with the inputs of all, in the order of the ranks. `count` elements in; `count` × world_size out on the root, elsewhere `output` is not looked
-/// at.
+/// at. The root's input may be its block of the output.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phalanx_gather_at(
     group: *const Group,
@@ -171,7 +171,8 @@ pub unsafe extern "C" fn phalanx_gather_at(
     })
 }
 
-/// Every rank ends with its block of the root's input. `count` × world_size elements in on the root, elsewhere `input` is not looked at; `count` out.
+/// Every rank ends with its block of the root's input. `count` × world_size elements in on the root, elsewhere `input` is not looked at; `count` out. The root's
+/// output may be its block of the input.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn phalanx_scatter_at(
     group: *const Group,

@@ -349,7 +349,7 @@ impl<'a> Batch<'a> {
         root: usize,
     ) -> Result<()> {
         let blocks = self.blocks_of(input.len());
-        self.request(Request::Gather { input, output, blocks, root })
+        self.request(Request::Gather { input: Some(input), output, blocks, root })
     }
 
     /// Every rank ends with its part of the input of `root`, which the others lack.
@@ -380,7 +380,7 @@ impl<'a> Batch<'a> {
         root: usize,
     ) -> Result<()> {
         let blocks = self.blocks_of(output.len());
-        self.request(Request::Scatter { input, output, blocks, root })
+        self.request(Request::Scatter { input, output: Some(output), blocks, root })
     }
 
     /// As a collective of its own name: NCCL has none that waits, and does nothing at all for no elements.

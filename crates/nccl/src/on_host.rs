@@ -37,11 +37,11 @@ pub(crate) fn perform<T: Element>(
         }
         Request::Gather { root, .. } => {
             let blocks = even(input.len() * world_size);
-            Request::Gather { input, output: (rank == root).then_some(output), blocks, root }
+            Request::Gather { input: Some(input), output: (rank == root).then_some(output), blocks, root }
         }
         Request::Scatter { root, .. } => {
             let blocks = even(output.len() * world_size);
-            Request::Scatter { input: (rank == root).then_some(input), output, blocks, root }
+            Request::Scatter { input: (rank == root).then_some(input), output: Some(output), blocks, root }
         }
         Request::AllToAll { .. } => {
             let blocks = BlockExchange::Even { count: input.len() / world_size };

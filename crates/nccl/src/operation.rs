@@ -86,8 +86,14 @@ impl Operation {
                 Buffers::InPlace(buffer) => (buffer, buffer + own),
                 Buffers::Separate(input, output) => (input, output),
             },
-            Request::Gather { input, output, .. } => (*input, output.unwrap_or(0)),
-            Request::Scatter { input, output, .. } => (input.unwrap_or(0), *output),
+            Request::Gather { input, output, .. } => {
+                let whole = output.unwrap_or(0);
+                (input.unwrap_or(whole + own), whole)
+            }
+            Request::Scatter { input, output, .. } => {
+                let whole = input.unwrap_or(0);
+                (whole, output.unwrap_or(whole + own))
+            }
             Request::AllToAll { input, output, .. } => (*input, *output),
             Request::Barrier => (0, 0),
         }

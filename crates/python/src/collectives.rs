@@ -146,6 +146,7 @@ impl Group {
     }
 
     /// The root ends with the inputs of all, in the order of the ranks. n elements in; world_size × n out on the root, ``None`` elsewhere.
+    /// The root's input may be its block of the output.
     #[pyo3(signature = (input, output, root, *, async_op=false, site=None))]
     fn gather(
         &self,
@@ -173,6 +174,7 @@ impl Group {
     }
 
     /// Every rank ends with its block of the root's input. world_size × n elements in on the root, ``None`` elsewhere; n out.
+    /// The root's output may be its block of the input.
     #[pyo3(signature = (input, output, root, *, async_op=false, site=None))]
     fn scatter(
         &self,
@@ -332,13 +334,20 @@ impl Group {
     ) -> Done {
         let call = Call::of(input.py(), self, async_op, site)?;
         let (input, output) = (Region::of(input)?, output.map(self::output).transpose()?);
-        if let Some(output) = &output {
-            call.check_apart(&input, output)?;
-        }
         let elements = input.elements;
         let blocks = match counts {
             Some(counts) => call.blocks(counts, elements)?,
             None => call.equal_blocks(input.count().saturating_mul(call.group.world_size()))?,
+        };
+        let own = call.own(&blocks, elements);
+        let (input, output) = match output {
+            None => (Some(input), None),
+            Some(output) => {
+                match call.buffers(input, output, |input, whole| input.is_part(whole, own), false)? {
+                    Buffers::InPlace(whole) => (None, Some(whole)),
+                    Buffers::Separate(input, output) => (Some(input), Some(output)),
+                }
+            }
         };
         call.perform(Request::Gather { input, output, blocks, root }, elements)
     }
@@ -354,13 +363,20 @@ impl Group {
     ) -> Done {
         let call = Call::of(output.py(), self, async_op, site)?;
         let (input, output) = (input.map(Region::of).transpose()?, self::output(output)?);
-        if let Some(input) = &input {
-            call.check_apart(input, &output)?;
-        }
         let elements = output.elements;
         let blocks = match counts {
             Some(counts) => call.blocks(counts, elements)?,
             None => call.equal_blocks(output.count().saturating_mul(call.group.world_size()))?,
+        };
+        let own = call.own(&blocks, elements);
+        let (input, output) = match input {
+            None => (None, Some(output)),
+            Some(input) => {
+                match call.buffers(input, output, |whole, output| output.is_part(whole, own), true)? {
+                    Buffers::InPlace(whole) => (Some(whole), None),
+                    Buffers::Separate(input, output) => (Some(input), Some(output)),
+                }
+            }
         };
         call.perform(Request::Scatter { input, output, blocks, root }, elements)
     }

@@ -135,6 +135,23 @@ def rank_in_place(group):
     own = whole[4 * rank : 4 * rank + 4]
     group.reduce_scatter(whole, own)
     equal(own, contributions(group, 4 * size, np.float32).sum(0)[4 * rank : 4 * rank + 4], "reduce_scatter in place")
+    counts = [r + 1 for r in range(size)]
+    for root in {0, size - 1}:
+        whole = contribution(rank, 4 * size, np.float32)
+        before, own = whole.copy(), whole[4 * rank : 4 * rank + 4]
+        group.gather(own, whole if rank == root else None, root)
+        gathered = [contribution(r, 4 * size, np.float32)[4 * r : 4 * r + 4] for r in range(size)]
+        equal(whole, np.concatenate(gathered) if rank == root else before, "gather in place")
+        group.scatter(whole if rank == root else None, own, root)
+        equal(own, gathered[rank], "scatter in place")
+        at, joined = sum(counts[:rank]), np.zeros(sum(counts), np.int64)
+        own = joined[at : at + counts[rank]]
+        own[:] = rank + 1
+        group.gather_v(own, joined if rank == root else None, counts, root)
+        expected = np.repeat(np.arange(size) + 1, counts)
+        rank != root or equal(joined, expected, "gather_v in place")
+        group.scatter_v(joined if rank == root else None, own, counts, root)
+        assert (own == rank + 1).all(), "scatter_v in place"
     buffers = [np.full(n, rank, np.float64) for n in (1, 0, 7)]
     group.all_reduce_coalesced(buffers, "max")
     assert all((buffer == size - 1).all() for buffer in buffers)

@@ -162,7 +162,7 @@ pub fn gather(group: &ProcessGroup, tensor: &Tensor, root: usize) -> Result<Opti
     let dtype = dtype(op, tensor)?;
     let blocks = Layout::even(world_size, tensor.numel() * world_size);
     let perform = |input: &[u8], output: Option<&mut [u8]>| {
-        group.untyped(dtype).called_at(site).request(Request::Gather { input, output, blocks, root })
+        group.untyped(dtype).called_at(site).request(Request::Gather { input: Some(input), output, blocks, root })
     };
     if group.rank() != root {
         read(op, tensor, |input| perform(input, None))??;
@@ -197,7 +197,7 @@ pub fn scatter(group: &ProcessGroup, input: Option<&Tensor>, output: &mut Tensor
     let dtype = dtype(op, output)?;
     let blocks = Layout::even(world_size, output.numel() * world_size);
     let perform = |input: Option<&[u8]>, output: &mut [u8]| {
-        group.untyped(dtype).called_at(site).request(Request::Scatter { input, output, blocks, root })
+        group.untyped(dtype).called_at(site).request(Request::Scatter { input, output: Some(output), blocks, root })
     };
     match input {
         Some(input) => {

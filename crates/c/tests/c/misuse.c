@@ -74,7 +74,7 @@ static void overlaps(phalanx_group *group) {
     REFUSED(phalanx_all_to_all_async(group, values, values + 3, 2, PHALANX_I32, &work), "overlap in memory");
     CHECK(work == NULL);
     if (rank == 0) {
-        REFUSED(phalanx_gather(group, values, values, 2, PHALANX_I32, 0), "overlap in memory");
+        REFUSED(phalanx_gather(group, values + 1, values, 2, PHALANX_I32, 0), "overlap in memory");
         REFUSED(phalanx_scatter(group, values, values + 1, 2, PHALANX_I32, 0), "overlap in memory");
     }
 }

@@ -55,6 +55,15 @@ static void collectives(phalanx_group *group) {
     OK(phalanx_scatter(group, rank == 0 ? all : one, one, 2, PHALANX_I32, 0));
     CHECK(one[0] == rank && one[1] == 3);
 
+    /* In place: the root's block stands in the whole. */
+    one[0] = rank, one[1] = 4;
+    for (int i = 0; i < 2 * n; i++) all[i] = i < 2 ? 6 : -1;
+    OK(phalanx_gather(group, rank == 0 ? all : one, rank == 0 ? all : NULL, 2, PHALANX_I32, 0));
+    for (int r = 0; rank == 0 && r < n; r++) CHECK(all[2 * r] == (r == 0 ? 6 : r) && all[2 * r + 1] == (r == 0 ? 6 : 4));
+    one[0] = -1;
+    OK(phalanx_scatter(group, all, rank == 0 ? all : one, 2, PHALANX_I32, 0));
+    CHECK(rank == 0 ? all[0] == 6 && all[1] == 6 : one[0] == rank && one[1] == 4);
+
     for (int i = 0; i < 2 * n; i++) all[i] = 100 * rank + i;
     OK(phalanx_all_to_all(group, all, others, 2, PHALANX_I32));
     for (int r = 0; r < n; r++) CHECK(others[2 * r] == 100 * r + 2 * rank);

@@ -65,7 +65,7 @@ impl ProcessGroup {
     ) -> Result<Work<Option<Vec<T>>>> {
         let is_root = self.rank() == root;
         let output = is_root.then(|| zeroed(OpKind::Gather, blocks.len(), &site)).transpose()?;
-        let request = Request::Gather { input, output, blocks, root };
+        let request = Request::Gather { input: Some(input), output, blocks, root };
         self.submit_of(OpKind::Gather, request, detail, site, move |buffer| is_root.then_some(buffer))
     }
 
@@ -132,7 +132,7 @@ impl ProcessGroup {
         site: CallSite,
     ) -> Result<Work<Vec<T>>> {
         let output = zeroed(OpKind::Scatter, blocks.block(self.rank()).len(), &site)?;
-        let request = Request::Scatter { input, output, blocks, root };
+        let request = Request::Scatter { input, output: Some(output), blocks, root };
         self.submit_of(OpKind::Scatter, request, detail, site, |output| output)
     }
 

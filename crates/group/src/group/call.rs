@@ -215,6 +215,13 @@ pub(crate) fn element(dtype: Option<DType>) -> usize {
     dtype.map_or(1, DType::size)
 }
 
+/// So many whole elements are in `bytes`. Elements have a power of two of bytes: to divide by what is not known to be one would take longer than all
+/// the rest of the check.
+#[inline]
+fn elements(bytes: usize, element: usize) -> usize {
+    if element.is_power_of_two() { bytes >> element.trailing_zeros() } else { bytes / element }
+}
+
 /// Why a buffer must have the length it must have.
 enum Why<'a> {
     Block,
@@ -301,12 +308,14 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
             Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
             | Self::Scan { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
             | Self::Reduce { buffer, .. }
-            | Self::Broadcast { buffer, .. } => buffer.len_bytes() / element,
+            | Self::Broadcast { buffer, .. } => elements(buffer.len_bytes(), element),
             Self::AllGather { blocks, .. }
             | Self::ReduceScatter { blocks, .. }
             | Self::Gather { blocks, .. }
             | Self::Scatter { blocks, .. } => blocks.len(),
-            Self::AllToAll { input, blocks: BlockExchange::Even { .. }, .. } => input.len_bytes() / element,
+            Self::AllToAll { input, blocks: BlockExchange::Even { .. }, .. } => {
+                elements(input.len_bytes(), element)
+            }
             Self::AllToAll { blocks: BlockExchange::Uneven { .. }, .. } | Self::Barrier => 0,
         }
     }
@@ -353,11 +362,11 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
             | Self::Reduce { buffer, .. }
             | Self::Broadcast { buffer, .. } => {
                 let bytes = buffer.len_bytes();
-                check_lengths(element, [("buffer", Some(bytes), Some(bytes / element), Why::Block)])
+                check_lengths(element, [("buffer", Some(bytes), Some(elements(bytes, element)), Why::Block)])
             }
             Self::AllReduce { buffers: Buffers::Separate(input, output), .. }
             | Self::Scan { buffers: Buffers::Separate(input, output), .. } => {
-                let (bytes, count) = (input.len_bytes(), input.len_bytes() / element);
+                let (bytes, count) = (input.len_bytes(), elements(input.len_bytes(), element));
                 let why = Why::Because("as many as input has");
                 let output = ("output", Some(output.len_bytes()), Some(count), why);
                 check_lengths(element, [("input", Some(bytes), Some(count), Why::Block), output])
@@ -385,12 +394,12 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
             Self::Gather { input, output, blocks, root } => {
                 for_all(blocks)?;
                 let whole = at_root("output", output.as_ref(), blocks, *root, rank);
-                check_lengths(element, [own("input", input, blocks, rank), whole])
+                check_lengths(element, [at_place("input", input.as_ref(), blocks, *root, rank), whole])
             }
             Self::Scatter { input, output, blocks, root } => {
                 for_all(blocks)?;
                 let whole = at_root("input", input.as_ref(), blocks, *root, rank);
-                check_lengths(element, [whole, own("output", output, blocks, rank)])
+                check_lengths(element, [whole, at_place("output", output.as_ref(), blocks, *root, rank)])
             }
             Self::AllToAll { input, output, blocks: BlockExchange::Even { count } } => {
                 let expected = count.checked_mul(world_size).ok_or("counts whose sum does not fit")?;
@@ -426,6 +435,19 @@ fn all<'a>(name: &'static str, buffer: &impl Extent, blocks: &'a Layout) -> Leng
 /// A buffer of this rank's block.
 fn own<'a>(name: &'static str, buffer: &impl Extent, blocks: &Layout, rank: usize) -> Length<'a> {
     (name, Some(buffer.len_bytes()), Some(blocks.block(rank).len()), Why::Block)
+}
+
+/// A buffer of this rank's block that the root need not have.
+fn at_place<'a>(
+    name: &'static str,
+    buffer: Option<&impl Extent>,
+    blocks: &Layout,
+    root: usize,
+    rank: usize,
+) -> Length<'a> {
+    let got = buffer.map(Extent::len_bytes);
+    let expected = (got.is_some() || rank != root).then(|| blocks.block(rank).len());
+    (name, got, expected, Why::Block)
 }
 
 /// A buffer of all blocks that the root has, and nobody else.

@@ -289,7 +289,45 @@ impl ProcessGroup {
     #[track_caller]
     pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: usize) -> Result<()> {
         let blocks = equal(self.world_size(), input.len());
-        self.perform(OpKind::Gather, Request::Gather { input, output, blocks, root }, 0, self.site())
+        self.perform(
+            OpKind::Gather,
+            Request::Gather { input: Some(input), output, blocks, root },
+            0,
+            self.site(),
+        )
+    }
+
+    /// As [`gather`](Self::gather), in one buffer: the block of `root` stands in its place from the start, and is not copied.
+    ///
+    /// All ranks may call this, or some of them [`gather`](Self::gather).
+    ///
+    /// # Shape
+    /// `buffer`: P × n elements on `root`; n elsewhere, which stay as they are.
+    /// # Cost
+    /// As for [`gather`](Self::gather), less a copy of n elements on `root`.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut buffer = if group.rank() == 0 { vec![1, 0] } else { vec![2] };
+    /// group.gather_in_place(&mut buffer, 0)?;
+    /// assert_eq!(buffer, if group.rank() == 0 { vec![1, 2] } else { vec![2] });
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
+        let site = self.site();
+        let request = if self.rank() == root {
+            let blocks = self.equal_blocks(OpKind::Gather, buffer.len(), &site)?;
+            Request::Gather { input: None, output: Some(buffer), blocks, root }
+        } else {
+            let blocks = equal(self.world_size(), buffer.len());
+            Request::Gather { input: Some(&*buffer), output: None, blocks, root }
+        };
+        self.perform(OpKind::Gather, request, 0, site)
     }
 
     /// As [`gather`](Self::gather), with `counts[r]` elements from rank `r`. All ranks give the same counts.
@@ -321,7 +359,7 @@ impl ProcessGroup {
     ) -> Result<()> {
         let site = self.site();
         let blocks = self.layout(OpKind::Gather, counts, &site)?;
-        let request = Request::Gather { input, output, blocks, root };
+        let request = Request::Gather { input: Some(input), output, blocks, root };
         self.perform(OpKind::Gather, request, Signature::detail_of(counts), site)
     }
 
@@ -347,7 +385,45 @@ impl ProcessGroup {
     #[track_caller]
     pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: usize) -> Result<()> {
         let blocks = equal(self.world_size(), output.len());
-        self.perform(OpKind::Scatter, Request::Scatter { input, output, blocks, root }, 0, self.site())
+        self.perform(
+            OpKind::Scatter,
+            Request::Scatter { input, output: Some(output), blocks, root },
+            0,
+            self.site(),
+        )
+    }
+
+    /// As [`scatter`](Self::scatter), in one buffer: the block of `root` stays in its place, and is not copied.
+    ///
+    /// All ranks may call this, or some of them [`scatter`](Self::scatter).
+    ///
+    /// # Shape
+    /// `buffer`: P × n elements on `root`, which stay as they are; n elsewhere.
+    /// # Cost
+    /// As for [`scatter`](Self::scatter), less a copy of n elements on `root`.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut buffer = if group.rank() == 0 { vec![1, 2] } else { vec![0] };
+    /// group.scatter_in_place(&mut buffer, 0)?;
+    /// assert_eq!(buffer, if group.rank() == 0 { vec![1, 2] } else { vec![2] });
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
+        let site = self.site();
+        let request = if self.rank() == root {
+            let blocks = self.equal_blocks(OpKind::Scatter, buffer.len(), &site)?;
+            Request::Scatter { input: Some(&*buffer), output: None, blocks, root }
+        } else {
+            let blocks = equal(self.world_size(), buffer.len());
+            Request::Scatter { input: None, output: Some(buffer), blocks, root }
+        };
+        self.perform(OpKind::Scatter, request, 0, site)
     }
 
     /// As [`scatter`](Self::scatter), with `counts[r]` elements for rank `r`. All ranks give the same counts.
@@ -378,7 +454,7 @@ impl ProcessGroup {
     ) -> Result<()> {
         let site = self.site();
         let blocks = self.layout(OpKind::Scatter, counts, &site)?;
-        let request = Request::Scatter { input, output, blocks, root };
+        let request = Request::Scatter { input, output: Some(output), blocks, root };
         self.perform(OpKind::Scatter, request, Signature::detail_of(counts), site)
     }
 

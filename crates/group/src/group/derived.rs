@@ -89,12 +89,24 @@ pub(crate) fn derived<E>(
             perform(Request::AllGather { buffers: Buffers::InPlace(buffer), blocks })
         }
         Request::Gather { input, output, blocks, root } => {
+            let output = output.unwrap_or_default();
+            let Some(input) = input else {
+                let own = output[bytes(blocks.block(rank))].to_vec();
+                let send = only(root, own.len() / element);
+                let blocks = BlockExchange::Uneven { send, recv: blocks };
+                return perform(Request::AllToAll { input: &own, output, blocks });
+            };
             let send = only(root, input.len() / element);
             let recv = if rank == root { blocks } else { only(root, 0) };
             let blocks = BlockExchange::Uneven { send, recv };
-            perform(Request::AllToAll { input, output: output.unwrap_or_default(), blocks })
+            perform(Request::AllToAll { input, output, blocks })
         }
         Request::Scatter { input, output, blocks, root } => {
+            let mut unused = Vec::new();
+            let output = output.unwrap_or_else(|| {
+                unused.resize(bytes(blocks.block(rank)).len(), 0);
+                &mut unused
+            });
             let recv = only(root, output.len() / element);
             let send = if rank == root { blocks } else { only(root, 0) };
             let blocks = BlockExchange::Uneven { send, recv };

@@ -51,8 +51,8 @@ pub enum Request<I, O, R = ReduceOp> {
     },
     /// The root ends with the blocks of all.
     Gather {
-        /// The own block.
-        input: I,
+        /// The own block. `None` on a root that has it in the output, where it belongs.
+        input: Option<I>,
         /// The whole, on the root alone.
         output: Option<O>,
         /// The block of each rank.
@@ -64,8 +64,8 @@ pub enum Request<I, O, R = ReduceOp> {
     Scatter {
         /// The whole, on the root alone.
         input: Option<I>,
-        /// The own block.
-        output: O,
+        /// The own block. `None` on a root that keeps it where it is in the input.
+        output: Option<O>,
         /// The block of each rank.
         blocks: Layout,
         /// The rank that has them.
@@ -298,12 +298,12 @@ impl<I, O, R> Request<I, O, R> {
                 Request::ReduceScatter { buffers, blocks, reduce: combine(reduce) }
             }
             Self::Gather { input: own, output: whole, blocks, root } => {
-                let whole = whole.map(&mut output).transpose()?;
-                Request::Gather { input: input(own)?, output: whole, blocks, root }
+                let own = own.map(&mut input).transpose()?;
+                Request::Gather { input: own, output: whole.map(&mut output).transpose()?, blocks, root }
             }
             Self::Scatter { input: whole, output: own, blocks, root } => {
                 let whole = whole.map(&mut input).transpose()?;
-                Request::Scatter { input: whole, output: output(own)?, blocks, root }
+                Request::Scatter { input: whole, output: own.map(&mut output).transpose()?, blocks, root }
             }
             Self::AllToAll { input: from, output: to, blocks } => {
                 Request::AllToAll { input: input(from)?, output: output(to)?, blocks }
@@ -382,10 +382,12 @@ impl<I, O, R> Request<I, O, R> {
                 Request::ReduceScatter { buffers: buffers.each(), blocks: blocks.clone(), reduce: *reduce }
             }
             Self::Gather { input, output, blocks, root } => {
-                Request::Gather { input, output: output.as_mut(), blocks: blocks.clone(), root: *root }
+                let (input, output) = (input.as_mut(), output.as_mut());
+                Request::Gather { input, output, blocks: blocks.clone(), root: *root }
             }
             Self::Scatter { input, output, blocks, root } => {
-                Request::Scatter { input: input.as_mut(), output, blocks: blocks.clone(), root: *root }
+                let (input, output) = (input.as_mut(), output.as_mut());
+                Request::Scatter { input, output, blocks: blocks.clone(), root: *root }
             }
             Self::AllToAll { input, output, blocks } => {
                 Request::AllToAll { input, output, blocks: blocks.clone() }
@@ -416,8 +418,8 @@ impl<B, R> Request<B, B, R> {
                 Buffers::InPlace(buffer) | Buffers::Separate(_, buffer) => Some(buffer),
             },
             Self::Reduce { buffer, .. } | Self::Broadcast { buffer, .. } => Some(buffer),
-            Self::Gather { input, output, .. } => Some(output.unwrap_or(input)),
-            Self::Scatter { output, .. } | Self::AllToAll { output, .. } => Some(output),
+            Self::Gather { input, output, .. } | Self::Scatter { input, output, .. } => output.or(input),
+            Self::AllToAll { output, .. } => Some(output),
             Self::Barrier => None,
         }
     }

@@ -39,8 +39,8 @@ pub(crate) enum Workspace<I, O> {
     InPlace(O),
     /// Sent from the first, received into the second.
     Separate(I, O),
-    /// The schedule only sends; this block of the first is the output. It is copied when all others have theirs, who wait for this rank.
-    Sends(I, Range<usize>, O),
+    /// The schedule only sends; this block of the first becomes the output, if there is one, when all others have theirs, who wait for this rank.
+    Sends(I, Range<usize>, Option<O>),
     /// What comes is for others.
     PassesOn(I, Scratch),
     /// This block becomes the output.
@@ -110,11 +110,13 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let own = bytes(blocks.block(rank));
                 (blocks, Self::Takes(output, own, whole))
             }
-            Request::Gather { mut input, output: Some(mut output), blocks, .. } => {
-                keep(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
+            Request::Gather { input, output: Some(mut output), blocks, .. } => {
+                if let Some(mut input) = input {
+                    keep(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
+                }
                 (blocks, Self::InPlace(output))
             }
-            Request::Gather { mut input, output: None, blocks, .. } => {
+            Request::Gather { input: Some(mut input), output: None, blocks, .. } => {
                 let mut whole = whole(&blocks);
                 whole.bytes_mut()[bytes(blocks.block(rank))].copy_from_slice(input.read()?);
                 (blocks, Self::PassesOn(input, whole))
@@ -123,10 +125,13 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let own = bytes(blocks.block(rank));
                 (blocks, Self::Sends(input, own, output))
             }
-            Request::Scatter { input: None, output, blocks, .. } => {
+            Request::Scatter { input: None, output: Some(output), blocks, .. } => {
                 let (own, whole) = (bytes(blocks.block(rank)), whole(&blocks));
                 (blocks, Self::Takes(output, own, whole))
             }
+            // Of no call: one of its buffers is on every rank.
+            Request::Gather { input: None, output: None, blocks, .. }
+            | Request::Scatter { input: None, output: None, blocks, .. } => (blocks, Self::Nothing),
             Request::AllToAll { mut input, mut output, blocks } => {
                 let is_even = matches!(blocks, BlockExchange::Even { .. });
                 let (send, recv) = blocks.layouts(world_size);
@@ -182,8 +187,12 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             Self::Scans(output, whole, Scan { reduce, dtype, rank }) => {
                 fold_scan(output.write()?, whole.bytes(), *reduce, *dtype, *rank);
             }
-            Self::Sends(input, own, output) => keep(output.write()?, &input.read()?[own.clone()]),
-            Self::InPlace(_) | Self::Separate(..) | Self::PassesOn(..) | Self::Nothing => {}
+            Self::Sends(input, own, Some(output)) => keep(output.write()?, &input.read()?[own.clone()]),
+            Self::Sends(.., None)
+            | Self::InPlace(_)
+            | Self::Separate(..)
+            | Self::PassesOn(..)
+            | Self::Nothing => {}
         }
         Ok(())
     }
@@ -195,7 +204,8 @@ impl Workspace<OwnedBuffer, OwnedBuffer> {
         match self {
             Self::InPlace(output)
             | Self::Separate(_, output)
-            | Self::Sends(.., output)
+            | Self::Sends(.., Some(output))
+            | Self::Sends(output, _, None)
             | Self::Takes(output, ..)
             | Self::Scans(output, ..)
             | Self::PassesOn(output, _) => output.into_inner(),

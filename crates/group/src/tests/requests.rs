@@ -48,7 +48,7 @@ fn cases(rank: usize, world_size: usize) -> Vec<Case> {
         let all: Bytes = (0..world_size).flat_map(|rank| values(rank, blocks.block(rank))).collect();
         let (block, mut placed) = (values(rank, own.clone()), vec![0; len]);
         placed[own.clone()].copy_from_slice(&block);
-        for buffers in [Buffers::InPlace(placed), Buffers::Separate(block.clone(), vec![0; len])] {
+        for buffers in [Buffers::InPlace(placed.clone()), Buffers::Separate(block.clone(), vec![0; len])] {
             let request = Request::AllGather { buffers, blocks: blocks.clone() };
             cases.push((request, 0..len, all.clone()));
         }
@@ -60,14 +60,20 @@ fn cases(rank: usize, world_size: usize) -> Vec<Case> {
         let request = Request::ReduceScatter { buffers, blocks: blocks.clone(), reduce };
         cases.push((request, 0..own.len(), sum));
         for root in roots {
-            let (input, output) = (block.clone(), (rank == root).then(|| vec![0; len]));
+            let is_root = rank == root;
             // Elsewhere the result is the input.
-            let expected = if rank == root { all.clone() } else { block.clone() };
-            let request = Request::Gather { input, output, blocks: blocks.clone(), root };
-            cases.push((request, 0..expected.len(), expected));
-            let (input, output) = ((rank == root).then(|| values(root, 0..len)), vec![0; own.len()]);
-            let request = Request::Scatter { input, output, blocks: blocks.clone(), root };
-            cases.push((request, 0..own.len(), values(root, own.clone())));
+            let expected = if is_root { all.clone() } else { block.clone() };
+            for in_place in [false, true] {
+                let input = (!in_place || !is_root).then(|| block.clone());
+                let output = is_root.then(|| if in_place { placed.clone() } else { vec![0; len] });
+                let request = Request::Gather { input, output, blocks: blocks.clone(), root };
+                cases.push((request, 0..expected.len(), expected.clone()));
+                let input = is_root.then(|| values(root, 0..len));
+                let output = (!in_place || !is_root).then(|| vec![0; own.len()]);
+                let result = if output.is_some() { 0..own.len() } else { own.clone() };
+                let request = Request::Scatter { input, output, blocks: blocks.clone(), root };
+                cases.push((request, result, values(root, own.clone())));
+            }
         }
     }
     let count = 2;
@@ -158,8 +164,11 @@ fn every_request_is_performed_by_every_backend() {
 fn ill_formed() -> Vec<(Request<Bytes, Bytes>, &'static str)> {
     let (reduce, two, one, none) = (ReduceOp::Sum, || vec![0; 2], || vec![0], || vec![0; 0]);
     let (blocks, three) = (|| Layout::even(2, 2), || Layout::even(3, 3));
-    let gather = |input, output, root| Request::Gather { input, output, blocks: blocks(), root };
-    let scatter = |input, output, root| Request::Scatter { input, output, blocks: blocks(), root };
+    let gather = |input, output, root| Request::Gather { input: Some(input), output, blocks: blocks(), root };
+    let gather_nothing = |root| Request::Gather { input: None, output: None, blocks: blocks(), root };
+    let scatter =
+        |input, output, root| Request::Scatter { input, output: Some(output), blocks: blocks(), root };
+    let scatter_nothing = |root| Request::Scatter { input: None, output: None, blocks: blocks(), root };
     let uneven = |send: [usize; 2], recv: [usize; 2]| BlockExchange::Uneven {
         send: Layout::from_counts(&send),
         recv: Layout::from_counts(&recv),
@@ -194,11 +203,15 @@ fn ill_formed() -> Vec<(Request<Bytes, Bytes>, &'static str)> {
         (gather(one(), Some(two()), 1), "output has 2 elements, expected none (the root is rank 1)"),
         (gather(one(), Some(one()), 0), "output has 1 element, expected 2"),
         (gather(two(), None, 1), "input has 2 elements, expected 1"),
+        (gather_nothing(1), "input is missing, expected 1"),
+        (gather_nothing(0), "output is missing, expected 2 (1 × 2 ranks)"),
         (gather(one(), None, 2), "root 2 is out of range: the ranks of this group are 0..2"),
         (scatter(None, one(), 0), "input is missing, expected 2"),
         (scatter(Some(two()), one(), 1), "input has 2 elements, expected none"),
         (scatter(Some(one()), one(), 0), "input has 1 element, expected 2"),
         (scatter(None, two(), 1), "output has 2 elements, expected 1"),
+        (scatter_nothing(1), "output is missing, expected 1"),
+        (scatter_nothing(0), "input is missing, expected 2 (1 × 2 ranks)"),
         (scatter(None, one(), 2), "root 2 is out of range: the ranks of this group are 0..2"),
         (all_to_all(two(), one(), BlockExchange::Even { count: 1 }), "output has 1 element, expected 2"),
         (all_to_all(none(), none(), BlockExchange::Even { count: usize::MAX }), "does not fit"),

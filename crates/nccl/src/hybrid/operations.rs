@@ -211,7 +211,7 @@ impl HybridGroup {
     #[track_caller]
     pub fn gather<P: Place + ?Sized>(&self, input: &P, output: Option<&mut P>, root: usize) -> Result<Work> {
         let blocks = self.blocks_of(input.count());
-        let request = Request::Gather { input, output, blocks, root };
+        let request = Request::Gather { input: Some(input), output, blocks, root };
         P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
@@ -240,7 +240,7 @@ impl HybridGroup {
     #[track_caller]
     pub fn scatter<P: Place + ?Sized>(&self, input: Option<&P>, output: &mut P, root: usize) -> Result<Work> {
         let blocks = self.blocks_of(output.count());
-        let request = Request::Scatter { input, output, blocks, root };
+        let request = Request::Scatter { input, output: Some(output), blocks, root };
         P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 

@@ -383,12 +383,13 @@ fn run(
         }
         Request::Gather { input, output, blocks, root } => {
             let block = |rank| bytes(blocks.block(rank));
-            let whole = |_| 0..input.len();
             let takes = output.is_some();
             let output = output.unwrap_or_default();
-            if takes {
+            if let Some(input) = input.filter(|_| takes) {
                 keep(&mut output[block(rank)], input);
             }
+            let input = input.unwrap_or_default();
+            let whole = |_| 0..input.len();
             let transfer = Transfer {
                 same: true,
                 gives: &|rank| rank != root,
@@ -402,16 +403,17 @@ fn run(
         }
         Request::Scatter { input, output, blocks, root } => {
             let block = |rank| bytes(blocks.block(rank));
+            let own = output.is_some().then(|| Own { from: block(rank), to: 0..block(rank).len() });
+            let output = output.unwrap_or_default();
             let len = output.len();
             let whole = |_| 0..len;
-            let own = Own { from: block(rank), to: whole(rank) };
             let transfer = Transfer {
                 same: false,
                 gives: &|rank| rank == root,
                 largest: largest(&blocks) * element,
                 part: &block,
                 place: if rank == root { None } else { Some(&whole) },
-                own: input.is_some().then_some(&own),
+                own: own.as_ref().filter(|_| input.is_some()),
                 layout: Some(&blocks),
             };
             team.pull(shm, phalanx_shm::Buffers::Separate(input.unwrap_or_default(), output), transfer)
