@@ -24,7 +24,7 @@ const CHILD: &str = "counted";
 const INSTANCES: [Instance; 2] = [Instance::Baseline, Instance::Avx2];
 
 /// A handful that stands for all: each way of computing, and more than two sources and one destination.
-const CASES: [(ReduceOp, DType, usize, usize); 10] = [
+const CASES: [(ReduceOp, DType, usize, usize); 13] = [
     (ReduceOp::Sum, DType::F32, 2, 1),
     (ReduceOp::Sum, DType::F32, 4, 2),
     (ReduceOp::Avg, DType::F64, 3, 1),
@@ -35,6 +35,9 @@ const CASES: [(ReduceOp, DType, usize, usize); 10] = [
     (ReduceOp::Sum, DType::F16, 2, 1),
     (ReduceOp::Prod, DType::I8, 2, 1),
     (ReduceOp::Min, DType::U64, 2, 1),
+    (ReduceOp::Avg, DType::I8, 2, 1),
+    (ReduceOp::Avg, DType::I32, 2, 1),
+    (ReduceOp::Avg, DType::I64, 2, 1),
 ];
 
 fn main() -> ExitCode {

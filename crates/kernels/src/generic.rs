@@ -58,6 +58,28 @@ impl<T: Lane, const N: usize> Lanes for [T; N] {
     }
 }
 
+/// As above, in pairs.
+impl<T: Lane, const N: usize> Lanes for [[T; 2]; N] {
+    type Item = T;
+
+    #[inline(always)]
+    fn zip(mut self, other: Self, f: impl Fn(T, T) -> T) -> Self {
+        let (into, from) = (self.as_flattened_mut(), other.as_flattened());
+        for i in 0..2 * N {
+            into[i] = f(into[i], from[i]);
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn map(mut self, f: impl Fn(T) -> T) -> Self {
+        for a in self.as_flattened_mut() {
+            *a = f(*a);
+        }
+        self
+    }
+}
+
 /// Elements that are computed with as they lie in memory.
 #[derive(Debug)]
 pub(crate) struct Direct<T, const N: usize>(PhantomData<T>);
@@ -81,10 +103,10 @@ impl<I, T: Lane, const N: usize> Format<I> for Direct<T, N> {
 /// A format whose numbers can be kept in memory as `f32` too.
 pub(crate) trait Widening<I>: Format<I, Acc: Lanes<Item = f32>> {
     /// The numbers of a block one after the other. Any bits are a value of it, and it has no padding.
-    type Wide: Copy;
+    type Wide: Lanes<Item = f32>;
     const WIDE_ZERO: Self::Wide;
 
-    fn in_order(acc: Self::Acc) -> Self::Wide;
+    fn widen_in_order(isa: I, block: Self::Block) -> Self::Wide;
     fn from_order(wide: Self::Wide) -> Self::Acc;
 }
 
@@ -95,14 +117,125 @@ pub(crate) trait Body<I> {
     unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize);
 }
 
+/// What a loop does with one block.
+trait Step {
+    /// Bytes of a block, as `len` counts them.
+    const BLOCK: usize;
+
+    /// Does it with one block, or the first `bytes` of one.
+    ///
+    /// # Safety
+    /// All pointers are valid for `at + bytes`, as `len` counts them, a destination may be a source, and `bytes` is at most a block.
+    unsafe fn step(&self, at: usize, bytes: usize);
+}
+
+/// Does all whole blocks of `len` bytes, and says how many bytes that were.
+///
+/// # Safety
+/// As [`Step::step`], for all of `len`.
+#[inline(always)]
+unsafe fn whole_blocks<S: Step>(step: &S, len: usize) -> usize {
+    let mut at = 0;
+    while len - at >= S::BLOCK {
+        // SAFETY: `at + BLOCK <= len`, for which the caller says all pointers are valid. The length is known to the compiler, which moves
+        // such blocks without a call.
+        unsafe { step.step(at, S::BLOCK) };
+        at += S::BLOCK;
+    }
+    at
+}
+
+/// # Safety
+/// As [`Step::step`], for all of `len`.
+#[inline(always)]
+unsafe fn all_blocks<S: Step>(step: &S, len: usize) {
+    // SAFETY: what the caller promised.
+    let at = unsafe { whole_blocks(step, len) };
+    // SAFETY: the bytes from `at` up to `len`, which are fewer than a block.
+    unsafe { rest(step, at, len) };
+}
+
+/// # Safety
+/// As [`Step::step`], for all of `len`; fewer than a block are left from `at` on.
+#[inline(always)]
+unsafe fn rest<S: Step>(step: &S, at: usize, len: usize) {
+    if at < len {
+        // SAFETY: the bytes from `at` up to `len`, which are fewer than a block.
+        unsafe { step.step(at, len - at) };
+    }
+}
+
 /// Combines numbers of a format by an operator.
 pub(crate) struct Reduction<F, O>(PhantomData<(F, O)>);
 
 impl<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>> Body<I> for Reduction<F, O> {
     #[inline(always)]
     unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize) {
+        // A loop for each way to end, so that what one of them needs takes no registers from the others.
+        match Division::of(O::AVERAGES, divide_by) {
+            // SAFETY: what the caller promised.
+            Division::None => unsafe { combine::<I, F, O, _>(isa, into, sources, len, Undivided) },
+            // SAFETY: what the caller promised.
+            Division::Times(times) => unsafe { combine::<I, F, O, _>(isa, into, sources, len, times) },
+            // SAFETY: what the caller promised.
+            Division::By(by) => unsafe { combine::<I, F, O, _>(isa, into, sources, len, by) },
+        }
+    }
+}
+
+/// # Safety
+/// As [`Reduce`]; `isa` stands for the features.
+#[inline(always)]
+unsafe fn combine<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>, E: End<<F::Acc as Lanes>::Item>>(
+    isa: I,
+    into: &[*mut u8],
+    sources: &[*const u8],
+    len: usize,
+    end: E,
+) {
+    let any = Combining { isa, into, sources, end, what: PhantomData::<(F, O)> };
+    let at = match (into, sources) {
+        // What is called most often has a loop of its own, without loops over sources and destinations in it.
+        (&[into], &[one, other]) => {
+            let two = Combining { isa, into: &[into], sources: &[one, other], end, what: any.what };
+            // SAFETY: what the caller promised.
+            unsafe { whole_blocks(&two, len) }
+        }
         // SAFETY: what the caller promised.
-        unsafe { reduce::<I, F, O>(isa, into, sources, len, divide_by) }
+        _ => unsafe { whole_blocks(&any, len) },
+    };
+    // SAFETY: what the caller promised.
+    unsafe { rest(&any, at, len) };
+}
+
+/// The step of a [`Reduction`].
+struct Combining<'a, I, F, O, E> {
+    isa: I,
+    into: &'a [*mut u8],
+    sources: &'a [*const u8],
+    end: E,
+    what: PhantomData<(F, O)>,
+}
+
+impl<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>, E: End<<F::Acc as Lanes>::Item>> Step
+    for Combining<'_, I, F, O, E>
+{
+    const BLOCK: usize = size_of::<F::Block>();
+
+    #[inline(always)]
+    unsafe fn step(&self, at: usize, bytes: usize) {
+        // SAFETY: what the caller promised.
+        let mut acc = F::widen(self.isa, unsafe { load(self.sources[0], at, bytes, F::ZERO) });
+        for &source in &self.sources[1..] {
+            // SAFETY: what the caller promised.
+            let block = unsafe { load(source, at, bytes, F::ZERO) };
+            acc = acc.zip(F::widen(self.isa, block), O::apply);
+        }
+        let block = F::narrow(self.isa, self.end.end(acc));
+        for &destination in self.into {
+            // SAFETY: valid for `at + bytes`, says the caller; all sources were read before.
+            unsafe { store(&block, destination, at, bytes) };
+        }
     }
 }
 
@@ -112,13 +245,8 @@ pub(crate) struct Widen<F>(PhantomData<F>);
 impl<I: Copy, F: Widening<I>> Body<I> for Widen<F> {
     #[inline(always)]
     unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
-        for at in (0..len).step_by(size_of::<F::Block>()) {
-            let bytes = size_of::<F::Block>().min(len - at);
-            // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
-            let wide = F::in_order(F::widen(isa, unsafe { load(sources[0], at, bytes, F::ZERO) }));
-            // SAFETY: and the destination for twice as many.
-            unsafe { store(&wide, into[0], 2 * at, 2 * bytes) };
-        }
+        // SAFETY: what the caller promised.
+        unsafe { all_blocks(&Converting::<I, F, true>(isa, into[0], sources[0], PhantomData), len) }
     }
 }
 
@@ -128,12 +256,30 @@ pub(crate) struct Narrow<F>(PhantomData<F>);
 impl<I: Copy, F: Widening<I>> Body<I> for Narrow<F> {
     #[inline(always)]
     unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
-        for at in (0..len).step_by(size_of::<F::Wide>()) {
-            let bytes = size_of::<F::Wide>().min(len - at);
-            // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
-            let acc = F::from_order(unsafe { load(sources[0], at, bytes, F::WIDE_ZERO) });
+        // SAFETY: what the caller promised.
+        unsafe { all_blocks(&Converting::<I, F, false>(isa, into[0], sources[0], PhantomData), len / 2) }
+    }
+}
+
+/// The step of [`Widen`] (`WIDER`) and [`Narrow`]. Its length is that of the half numbers.
+struct Converting<I, F, const WIDER: bool>(I, *mut u8, *const u8, PhantomData<F>);
+
+impl<I: Copy, F: Widening<I>, const WIDER: bool> Step for Converting<I, F, WIDER> {
+    const BLOCK: usize = size_of::<F::Block>();
+
+    #[inline(always)]
+    unsafe fn step(&self, at: usize, bytes: usize) {
+        let Self(isa, into, source, _) = *self;
+        if WIDER {
+            // SAFETY: the caller says that the source is valid for `at + bytes`.
+            let wide = F::widen_in_order(isa, unsafe { load(source, at, bytes, F::ZERO) });
+            // SAFETY: and the destination for twice as many.
+            unsafe { store(&wide, into, 2 * at, 2 * bytes) };
+        } else {
+            // SAFETY: the caller says that the source is valid for twice `at + bytes`.
+            let acc = F::from_order(unsafe { load(source, 2 * at, 2 * bytes, F::WIDE_ZERO) });
             // SAFETY: and the destination for half as many.
-            unsafe { store(&F::narrow(isa, acc), into[0], at / 2, bytes / 2) };
+            unsafe { store(&F::narrow(isa, acc), into, at, bytes) };
         }
     }
 }
@@ -147,55 +293,16 @@ impl<I: Copy, F: Widening<I>, O: Op<f32>, const WIDE: bool, const LAST: bool> Bo
 {
     #[inline(always)]
     unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize) {
-        let division = Division::<f32>::of(O::AVERAGES, divide_by);
-        for at in (0..len).step_by(size_of::<F::Block>()) {
-            let bytes = size_of::<F::Block>().min(len - at);
-            let first = if WIDE {
-                // SAFETY: the caller says that such a source is valid for twice `len`, which is at least `2 * (at + bytes)`.
-                F::from_order(unsafe { load(sources[0], 2 * at, 2 * bytes, F::WIDE_ZERO) })
-            } else {
-                // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
-                F::widen(isa, unsafe { load(sources[0], at, bytes, F::ZERO) })
-            };
-            // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
-            let second = F::widen(isa, unsafe { load(sources[1], at, bytes, F::ZERO) });
-            let acc = first.zip(second, O::apply);
-            if LAST {
-                // SAFETY: the destination is valid for `len`, says the caller; the sources were read before.
-                unsafe { store(&F::narrow(isa, division.apply(acc)), into[0], at, bytes) };
-            } else {
-                // SAFETY: such a destination is valid for twice `len`, says the caller; the sources were read before.
-                unsafe { store(&F::in_order(acc), into[0], 2 * at, 2 * bytes) };
-            }
-        }
-    }
-}
-
-/// The division at the end of an average.
-#[derive(Clone, Copy)]
-enum Division<T> {
-    None,
-    /// Exact for powers of two, and many times faster than a division.
-    Times(T),
-    By(usize),
-}
-
-impl<T: Lane> Division<T> {
-    #[inline(always)]
-    fn of(averages: bool, divide_by: usize) -> Self {
-        match T::reciprocal(divide_by) {
-            _ if !averages || divide_by == 1 => Self::None,
-            Some(reciprocal) => Self::Times(reciprocal),
-            None => Self::By(divide_by),
-        }
-    }
-
-    #[inline(always)]
-    fn apply<A: Lanes<Item = T>>(self, acc: A) -> A {
-        match self {
-            Self::None => acc,
-            Self::Times(reciprocal) => acc.map(|a| a.mul(reciprocal)),
-            Self::By(divisor) => acc.map(|a| a.divide(divisor)),
+        let (into, sources) = (into[0], [sources[0], sources[1]]);
+        match Division::<f32>::of(LAST && O::AVERAGES, divide_by) {
+            // SAFETY: what the caller promised.
+            Division::None => unsafe { mix::<I, F, O, _, WIDE, LAST>(isa, into, sources, len, Undivided) },
+            // SAFETY: what the caller promised.
+            Division::Times(times) => unsafe {
+                mix::<I, F, O, _, WIDE, LAST>(isa, into, sources, len, times);
+            },
+            // SAFETY: what the caller promised.
+            Division::By(by) => unsafe { mix::<I, F, O, _, WIDE, LAST>(isa, into, sources, len, by) },
         }
     }
 }
@@ -203,51 +310,109 @@ impl<T: Lane> Division<T> {
 /// # Safety
 /// As [`Reduce`]; `isa` stands for the features.
 #[inline(always)]
-pub(crate) unsafe fn reduce<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>>(
+unsafe fn mix<I: Copy, F: Widening<I>, O: Op<f32>, E: End<f32>, const WIDE: bool, const LAST: bool>(
     isa: I,
-    into: &[*mut u8],
-    sources: &[*const u8],
+    into: *mut u8,
+    sources: [*const u8; 2],
     len: usize,
-    divide_by: usize,
+    end: E,
 ) {
-    let division = Division::of(O::AVERAGES, divide_by);
-    let block = size_of::<F::Block>();
-    let mut at = 0;
-    while len - at >= block {
-        // SAFETY: `at + block <= len`, for which the caller says all pointers are valid.
-        unsafe { step::<I, F, O>(isa, into, sources, at, block, division) };
-        at += block;
-    }
-    if at < len {
-        // SAFETY: the bytes from `at` up to `len`, which are fewer than a block.
-        unsafe { step::<I, F, O>(isa, into, sources, at, len - at, division) };
+    let mixing = Mixing::<I, F, O, E, WIDE, LAST> { isa, into, sources, end, what: PhantomData };
+    // SAFETY: what the caller promised.
+    unsafe { all_blocks(&mixing, len) };
+}
+
+/// The step of [`Mixed`]. Its length is that of the half numbers.
+struct Mixing<I, F, O, E, const WIDE: bool, const LAST: bool> {
+    isa: I,
+    into: *mut u8,
+    sources: [*const u8; 2],
+    end: E,
+    what: PhantomData<(F, O)>,
+}
+
+impl<I: Copy, F: Widening<I>, O: Op<f32>, E: End<f32>, const WIDE: bool, const LAST: bool> Step
+    for Mixing<I, F, O, E, WIDE, LAST>
+{
+    const BLOCK: usize = size_of::<F::Block>();
+
+    #[inline(always)]
+    unsafe fn step(&self, at: usize, bytes: usize) {
+        let Self { isa, into, sources: [first, second], end, .. } = *self;
+        // SAFETY: the caller says that the source is valid for `at + bytes`.
+        let second = unsafe { load(second, at, bytes, F::ZERO) };
+        let first = if WIDE {
+            // SAFETY: the caller says that such a source is valid for twice `at + bytes`.
+            unsafe { load(first, 2 * at, 2 * bytes, F::WIDE_ZERO) }
+        } else {
+            // SAFETY: the caller says that the source is valid for `at + bytes`.
+            F::widen_in_order(isa, unsafe { load(first, at, bytes, F::ZERO) })
+        };
+        if LAST {
+            let acc = F::from_order(first).zip(F::widen(isa, second), O::apply);
+            // SAFETY: the destination is valid for `at + bytes`, says the caller; the sources were read before.
+            unsafe { store(&F::narrow(isa, end.end(acc)), into, at, bytes) };
+        } else {
+            let sum = first.zip(F::widen_in_order(isa, second), O::apply);
+            // SAFETY: such a destination is valid for twice as many, says the caller; the sources were read before.
+            unsafe { store(&sum, into, 2 * at, 2 * bytes) };
+        }
     }
 }
 
-/// Combines one block, or the first `bytes` of one.
-///
-/// # Safety
-/// All pointers are valid for `at + bytes`, a destination may be a source, and `bytes` is at most a block.
-#[inline(always)]
-unsafe fn step<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>>(
-    isa: I,
-    into: &[*mut u8],
-    sources: &[*const u8],
-    at: usize,
-    bytes: usize,
-    division: Division<<F::Acc as Lanes>::Item>,
-) {
-    // SAFETY: what the caller promised.
-    let mut acc = F::widen(isa, unsafe { load(sources[0], at, bytes, F::ZERO) });
-    for &source in &sources[1..] {
-        // SAFETY: what the caller promised.
-        let block = unsafe { load(source, at, bytes, F::ZERO) };
-        acc = acc.zip(F::widen(isa, block), O::apply);
+/// What becomes of a sum before it is narrowed.
+trait End<T>: Copy {
+    fn end<A: Lanes<Item = T>>(self, acc: A) -> A;
+}
+
+#[derive(Clone, Copy)]
+struct Undivided;
+
+impl<T> End<T> for Undivided {
+    #[inline(always)]
+    fn end<A: Lanes<Item = T>>(self, acc: A) -> A {
+        acc
     }
-    let block = F::narrow(isa, division.apply(acc));
-    for &destination in into {
-        // SAFETY: valid for `at + bytes`, says the caller; all sources were read before.
-        unsafe { store(&block, destination, at, bytes) };
+}
+
+#[derive(Clone, Copy)]
+struct Times<T>(T);
+
+impl<T: Lane> End<T> for Times<T> {
+    #[inline(always)]
+    fn end<A: Lanes<Item = T>>(self, acc: A) -> A {
+        acc.map(|a| a.mul(self.0))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct By<T: Lane>(T::Divisor);
+
+impl<T: Lane> End<T> for By<T> {
+    #[inline(always)]
+    fn end<A: Lanes<Item = T>>(self, acc: A) -> A {
+        acc.map(|a| a.divide(self.0))
+    }
+}
+
+/// The division at the end of an average.
+enum Division<T: Lane> {
+    None,
+    /// Exact for powers of two, and many times faster than a division.
+    Times(Times<T>),
+    By(By<T>),
+}
+
+impl<T: Lane> Division<T> {
+    #[inline(always)]
+    fn of(averages: bool, divide_by: usize) -> Self {
+        if !averages || divide_by == 1 {
+            return Self::None;
+        }
+        match T::reciprocal(divide_by) {
+            Some(reciprocal) => Self::Times(Times(reciprocal)),
+            None => Self::By(By(T::divisor(divide_by))),
+        }
     }
 }
 

@@ -53,7 +53,8 @@
 //!
 //! # Measuring
 //!
-//! `cargo bench -p phalanx-kernels --bench throughput` compares every element type with a plain copy of the same traffic.
+//! `cargo bench -p phalanx-kernels --bench rates` prints a table: every kernel beside a copy that moves as many bytes and beside the sum of
+//! `f32`, from the first cache to memory. `--bench throughput` has more sources and destinations, and calls with almost nothing to do.
 //! `cargo bench -p phalanx-kernels --bench instructions` counts instructions under valgrind, which a noisy machine can
 //! repeat, and compares them with `benches/instructions.txt` (`-- --bless` writes that table anew).
 
@@ -68,6 +69,7 @@ mod isa;
 mod kernel;
 mod ops;
 mod paged_copy;
+mod quotient;
 mod reference;
 mod unrounded_half_sum;
 

@@ -1,5 +1,7 @@
 //! Operators on one lane, without a branch, so that a loop of them becomes vectors.
 
+use crate::quotient::{By8, By16, By32, By64, Divides};
+
 /// A number on which operators work: one lane of a vector.
 pub(crate) trait Lane: Copy {
     const ZERO: Self;
@@ -7,7 +9,11 @@ pub(crate) trait Lane: Copy {
     fn mul(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
-    fn divide(self, by: usize) -> Self;
+    /// What [`divide`](Self::divide) needs to know of a divisor that is at least 2.
+    type Divisor: Copy;
+    fn divisor(by: usize) -> Self::Divisor;
+    /// The quotient, of integers toward zero.
+    fn divide(self, by: Self::Divisor) -> Self;
     /// 1/`by`, if multiplying with it is dividing by `by`.
     fn reciprocal(by: usize) -> Option<Self>;
     /// The one NaN for any NaN; everything else as it is.
@@ -22,9 +28,10 @@ pub(crate) trait Bits: Lane {
 }
 
 macro_rules! integers {
-    ($($t:ty: $wide:ty),*) => { $(
+    ($($t:ty: $divisor:ty),*) => { $(
         impl Lane for $t {
             const ZERO: Self = 0;
+            type Divisor = $divisor;
             #[inline(always)]
             fn add(self, other: Self) -> Self { self.wrapping_add(other) }
             #[inline(always)]
@@ -33,11 +40,10 @@ macro_rules! integers {
             fn min(self, other: Self) -> Self { Ord::min(self, other) }
             #[inline(always)]
             fn max(self, other: Self) -> Self { Ord::max(self, other) }
-            // In a wider type: a world size may exceed an i8. A divisor beyond the wider type gives 0, as does its maximum.
             #[inline(always)]
-            fn divide(self, by: usize) -> Self {
-                (<$wide>::from(self) / <$wide>::try_from(by).unwrap_or(<$wide>::MAX)) as Self
-            }
+            fn divisor(by: usize) -> $divisor { <$divisor>::new(by) }
+            #[inline(always)]
+            fn divide(self, by: $divisor) -> Self { by.quotient(self) }
             #[inline(always)]
             fn reciprocal(_: usize) -> Option<Self> { None }
             #[inline(always)]
@@ -54,7 +60,7 @@ macro_rules! integers {
     )* };
 }
 
-integers!(i8: i64, i16: i64, i32: i64, i64: i128, u8: u64, u16: u64, u32: u64, u64: u64);
+integers!(i8: By8, i16: By16, i32: By32, i64: By64, u8: By8, u16: By16, u32: By32, u64: By64);
 
 macro_rules! floats {
     ($($t:ty),*) => { $(
@@ -80,8 +86,11 @@ macro_rules! floats {
                 let nan = if self.is_nan() | other.is_nan() { Self::NAN.to_bits() } else { 0 };
                 Self::from_bits(a.to_bits() & b.to_bits() | nan)
             }
+            type Divisor = Self;
             #[inline(always)]
-            fn divide(self, by: usize) -> Self { self / by as Self }
+            fn divisor(by: usize) -> Self { by as Self }
+            #[inline(always)]
+            fn divide(self, by: Self) -> Self { self / by }
             #[inline(always)]
             fn reciprocal(by: usize) -> Option<Self> { by.is_power_of_two().then(|| 1.0 / by as Self) }
             #[inline(always)]

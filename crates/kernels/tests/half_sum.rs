@@ -22,20 +22,21 @@ fn every_instance_adds_as_one_pass_does() {
         let whole = Kernel::with(Instance::Plain, op, dtype).unwrap();
         for instance in Instance::ALL {
             let Some(sum) = HalfSum::with(instance, op, dtype) else { continue };
-            for (len, shift) in [(0, 0), (1, 1), (63, 0), (128, 0), (129, 3), (1000, 1)] {
+            let shapes = [(0, 0), (1, 1), (63, 0), (128, 0), (129, 3), (1000, 1)];
+            for ((len, shift), divide_by) in shapes.into_iter().flat_map(|s| [1, 5, 8].map(|by| (s, by))) {
                 let inputs: Vec<Vec<u8>> = (0..5).map(|seed| contribution(seed, len)).collect();
                 let mut expected = vec![0; 2 * len];
                 let sources: Vec<*const u8> = inputs.iter().map(Vec::as_ptr).collect();
                 // SAFETY: each source and the destination are good for two bytes an element.
-                unsafe { whole.reduce(&[expected.as_mut_ptr()], &sources, 2 * len, 5) };
+                unsafe { whole.reduce(&[expected.as_mut_ptr()], &sources, 2 * len, divide_by) };
 
                 let mut partial = vec![0xa5; shift + 4 * len];
                 sum.begin(&inputs[0], &inputs[1], &mut partial[shift..]);
                 sum.add(&mut partial[shift..], &inputs[2]);
                 sum.add(&mut partial[shift..], &inputs[3]);
                 let mut result = vec![0xa5; shift + 2 * len];
-                sum.end(&partial[shift..], &inputs[4], &mut result[shift..], 5);
-                assert_eq!(result[shift..], expected, "{op} of {len} {dtype}, {instance}");
+                sum.end(&partial[shift..], &inputs[4], &mut result[shift..], divide_by);
+                assert_eq!(result[shift..], expected, "{op} of {len} {dtype} by {divide_by}, {instance}");
             }
         }
     }

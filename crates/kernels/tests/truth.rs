@@ -140,3 +140,43 @@ fn every_half_value() {
         }
     }
 }
+
+/// The shape that is called most often has loops of its own, one for each way to end: whole blocks and what is left of one, in place and not.
+#[test]
+fn two_sources_into_one_destination() {
+    for dtype in DType::ALL {
+        let (special, size) = (special(dtype), dtype.size());
+        let values = |seed: u64, count: usize| -> Vec<u8> {
+            let mut state = seed;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state >> 24
+            };
+            let value = |bits: u64| {
+                if bits & 3 == 0 { special[(bits >> 2) as usize % special.len()] } else { bits << 24 ^ bits }
+            };
+            (0..count).flat_map(|_| value(next()).to_le_bytes()[..size].to_vec()).collect()
+        };
+        let counts =
+            if cfg!(miri) { vec![70] } else { vec![0, 1, 17, 1024 / size, 1024 / size + 1, 3000 / size] };
+        for (count, divide_by, in_place) in counts
+            .into_iter()
+            .flat_map(|count| [1, 2, 3, 200].map(|by| (count, by)))
+            .flat_map(|(count, by)| [0, 1].map(|in_place| (count, by, in_place)))
+        {
+            let sources = vec![values(1, count), values(2, count)];
+            let case = Case { sources, shift: 1, in_place, apart: 1 - in_place, divide_by };
+            for op in ReduceOp::ALL.into_iter().filter(|op| op.supports(dtype)) {
+                let plain = Kernel::with(Instance::Plain, op, dtype).expect("supported");
+                let expected = reduced(plain, &case);
+                for instance in instances() {
+                    let kernel = Kernel::with(instance, op, dtype).expect("every instance has every kernel");
+                    assert!(
+                        reduced(kernel, &case) == expected,
+                        "{instance} {op} of {count} {dtype}, by {divide_by}, in place {in_place}"
+                    );
+                }
+            }
+        }
+    }
+}
