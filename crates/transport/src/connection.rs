@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// A connection whose ends have proved to each other that they know the job's secret.
 ///
 /// Its halves can be used by two threads. In a job that encrypts, what goes over it is sealed; then bytes that were offered for
-/// sending and not taken must be offered again, in front of others.
+/// sending and not taken must be offered again, all of them or some, in front of others.
 #[derive(Debug)]
 pub struct Connection<S = TcpStream> {
     pub(crate) writer: Writer<S>,

@@ -33,21 +33,28 @@ pub(crate) struct Sealing {
     written: usize,
     /// Bytes of the caller in it.
     holds: usize,
+    /// Bytes that the system has and that do not count as taken yet: fewer were offered when the last of their record went.
+    ahead: usize,
     /// A buffer in which bytes that stand in several parts are put together.
     gathered: Vec<u8>,
 }
 
 impl Sealing {
     pub(crate) fn new(keys: Keys) -> Self {
-        Self { keys, count: 0, record: Vec::new(), written: 0, holds: 0, gathered: Vec::new() }
+        Self { keys, count: 0, record: Vec::new(), written: 0, holds: 0, ahead: 0, gathered: Vec::new() }
     }
 
     /// As [`Write::write_vectored`], with one difference: bytes count as taken when the system has all of their record. Those of
-    /// a record that it has a part of are not, and must stand in front at the next call. So nothing is ever held back here that
-    /// nobody would come to flush.
+    /// a record that it has a part of are not, and must stand in front at the next call, all of them or some. So nothing is ever held back here
+    /// that nobody would come to flush.
     pub(crate) fn write(&mut self, mut stream: impl Write, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut taken = 0;
+        let offered: usize = parts.iter().map(|part| part.len()).sum();
+        let mut taken = std::mem::take(&mut self.ahead);
         loop {
+            if taken >= offered {
+                self.ahead = taken - offered;
+                return Ok(offered);
+            }
             if self.record.is_empty() && !self.seal_next(parts, taken)? {
                 return Ok(taken);
             }
@@ -306,6 +313,25 @@ mod tests {
             prop_assert!(got == sent);
             prop_assert!(!opening.is_ready() && stream.is_empty());
         }
+    }
+
+    #[test]
+    fn who_offers_less_than_before_is_told_of_no_more_than_that() {
+        let (ours, theirs) = keys();
+        let bytes: Vec<u8> = (0..100).collect();
+        let (mut sealing, mut stream, mut busy) = (Sealing::new(ours), Vec::new(), true);
+        let mut write = |sealing: &mut Sealing, offered: &[u8], step| {
+            sealing.write(Pipe { bytes: &mut stream, step, busy: &mut busy }, &[IoSlice::new(offered)])
+        };
+        // All hundred are in a record of which the system takes a part.
+        assert_eq!(write(&mut sealing, &bytes, 10).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(write(&mut sealing, &bytes[..40], 1000).unwrap(), 40);
+        assert_eq!(write(&mut sealing, &bytes[40..50], 1000).unwrap(), 10);
+        assert_eq!(write(&mut sealing, &[], 1000).unwrap(), 0);
+        assert_eq!(write(&mut sealing, &bytes[50..], 1000).unwrap(), 50);
+        let (got, ended) = read_all(theirs, &stream);
+        assert_eq!(got, bytes);
+        ended.unwrap();
     }
 
     #[test]
