@@ -47,9 +47,9 @@ mod tests {
         assert_eq!(backend("auto"), Ok(Backend::AUTO));
         assert_eq!(backend("thread"), Ok(Backend::THREAD));
         assert_eq!(backend("shm").unwrap().name(), "shm");
+        // More may be registered where another crate of the build has a feature for it.
         let error = backend("none").unwrap_err();
-        let known =
-            if cfg!(feature = "ucx") { "auto, shm, tcp, ucx, thread" } else { "auto, shm, tcp, thread" };
-        assert_eq!(error, format!("no such backend is registered in this program, only {known}"));
+        let whole = error.starts_with("no such backend is registered in this program, only auto, shm, tcp, ");
+        assert!(whole && error.ends_with("thread"), "{error}");
     }
 }
