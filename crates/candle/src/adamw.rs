@@ -128,8 +128,33 @@ impl AdamW {
     /// # Ok::<(), phalanx_candle::Error>(())
     /// ```
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
+        self.step_scaled(grads, 1.0)
+    }
+
+    /// As [`step`](Self::step), of gradients that are multiplied by `factor` in the same pass: in place of passes of their own that
+    /// [clip](crate::clip_factor) and unscale them.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::{AdamW, clip_factor, grad_norm};
+    ///
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let mut optimizer = AdamW::new(&varmap, Default::default())?;
+    /// let grads = (x.sum_all()? * 3.0)?.backward()?;
+    /// let norm = grad_norm(&varmap, &grads)?;
+    /// optimizer.step_scaled(&grads, clip_factor(norm, 1.0)?)?; // as if the gradient were 1
+    /// # assert!((x.to_vec1::<f32>()?[0] - 0.999).abs() < 2e-5);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
+    pub fn step_scaled(&mut self, grads: &GradStore, factor: f64) -> Result<()> {
         let mut vars = Candle::all_local(&self.vars)?;
-        Ok(self.inner.step(&mut vars, &local(&self.vars, grads)?)?)
+        Ok(self.inner.step_scaled(&mut vars, &local(&self.vars, grads)?, factor)?)
     }
 
     /// Copies what rank `root` remembers to all ranks, bit for bit: where a group has ranks that have just come, as after

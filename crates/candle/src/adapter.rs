@@ -148,6 +148,14 @@ fn adamw_on_device(
     second: &Tensor,
     grad: &Tensor,
 ) -> candle_core::Result<(Tensor, Tensor)> {
+    let scaled;
+    let grad = match step.grad_factor {
+        1.0 => grad,
+        by => {
+            scaled = shrunk_or_more(grad, by)?;
+            &scaled
+        }
+    };
     let first = ((first * step.first)? + (grad * (1.0 - step.first))?)?;
     let second = ((second * step.second)? + (grad.sqr()? * (1.0 - step.second))?)?;
     let slope = (&first * step.first_scale)?;
@@ -164,8 +172,12 @@ fn sgd_on_device(
     grad: &Tensor,
 ) -> candle_core::Result<()> {
     let SgdParams { lr, momentum, dampening, weight_decay, nesterov } = step.params;
+    let grad = match step.grad_factor {
+        1.0 => grad.clone(),
+        by => shrunk_or_more(grad, by)?,
+    };
     let mut grad = match weight_decay {
-        0.0 => grad.clone(),
+        0.0 => grad,
         decay => (grad + (weight.detach() * decay)?)?,
     };
     if let Some(velocity) = velocity {
@@ -176,6 +188,11 @@ fn sgd_on_device(
         grad = if nesterov { (grad + (&*velocity * momentum)?)? } else { velocity.clone() };
     }
     assign(weight, &(weight.detach() - (grad * lr)?)?)
+}
+
+/// Multiplies by any number; by one from 0 to 1 as [`shrunk`] does.
+fn shrunk_or_more(tensor: &Tensor, by: f64) -> candle_core::Result<Tensor> {
+    if by > 1.0 { tensor * by } else { shrunk(tensor, by) }
 }
 
 /// Multiplies by a number from 0 to 1. candle rounds to the nearest, so what that may add is taken off before: no element becomes larger than its

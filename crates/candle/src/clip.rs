@@ -47,6 +47,56 @@ pub fn clip_grad_norm(varmap: &VarMap, grads: &mut GradStore, max_norm: f64) -> 
     Ok(norm)
 }
 
+/// As [`phalanx_train::clip_factor`].
+///
+/// # Errors
+/// [`phalanx::Error::Config`] for a `max_norm` that is negative or not a number.
+///
+/// # Examples
+/// ```
+/// assert_eq!(phalanx_candle::clip_factor(0.5, 1.0)?, 1.0);
+/// assert!((phalanx_candle::clip_factor(4.0, 1.0)? - 0.25).abs() < 1e-8);
+/// # Ok::<(), phalanx_candle::Error>(())
+/// ```
+pub fn clip_factor(norm: f64, max_norm: f64) -> Result<f64> {
+    Ok(phalanx_train::clip_factor(norm, max_norm)?)
+}
+
+/// The norm of the gradients of all of `varmap`'s variables together, which are left as they are: infinite or not a number if one of them is.
+///
+/// With [`clip_factor`](crate::clip_factor) and [`Sgd::step_scaled`](crate::Sgd::step_scaled) or [`AdamW::step_scaled`](crate::AdamW::step_scaled) it takes the
+/// place of [`clip_grad_norm`], of [`LossScaler::unscale`](crate::LossScaler::unscale), or of both, and gradients are written by no pass of their own.
+///
+/// # Cost
+/// One pass over the gradients.
+///
+/// # Errors
+/// Those of candle.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::VarMap;
+/// use phalanx_candle::{LossScaler, Sgd, clip_factor, grad_norm};
+///
+/// # let varmap = VarMap::new();
+/// # let x = varmap.get(2, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+/// # let mut optimizer = Sgd::new(&varmap, Default::default())?;
+/// let mut scaler = LossScaler::new(1024.0)?;
+/// let loss = scaler.scale(&x.sum_all()?)?;
+/// let grads = loss.backward()?;
+/// let scale = scaler.factor();
+/// let norm = grad_norm(&varmap, &grads)? / scale;
+/// if scaler.settle(norm.is_finite()) {
+///     optimizer.step_scaled(&grads, clip_factor(norm, 1.0)? / scale)?;
+/// }
+/// # assert!((norm - 2f64.sqrt()).abs() < 1e-9);
+/// # Ok::<(), phalanx_candle::Error>(())
+/// ```
+pub fn grad_norm(varmap: &VarMap, grads: &GradStore) -> Result<f64> {
+    Ok(sum_of_squares(&vars(varmap), grads)?.sqrt())
+}
+
 /// The variables in name order: sums of floats depend on it.
 pub(crate) fn vars(varmap: &VarMap) -> Vec<Var> {
     parameters(varmap).into_iter().map(|parameter| parameter.var).collect()

@@ -89,7 +89,7 @@ mod tests;
 mod var_backend;
 
 pub use adamw::AdamW;
-pub use clip::clip_grad_norm;
+pub use clip::{clip_factor, clip_grad_norm, grad_norm};
 pub use coalesced::{all_gather_coalesced, all_reduce_coalesced, reduce_scatter_coalesced};
 pub use data_parallel::{DistributedDataParallel, sync_gradients};
 pub use diloco::{DiLoCo, DiLoCoConfig, InnerOptimizer};

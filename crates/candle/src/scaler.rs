@@ -126,7 +126,20 @@ impl LossScaler {
     }
 
     /// Ends a step whose gradients are all finite, or are not.
-    pub(crate) fn settle(&mut self, finite: bool) -> bool {
+    /// Takes note of whether the gradients of a step were finite, as all ranks do, and returns that: for a program that unscales them
+    /// [in the optimizer's pass](crate::grad_norm) in place of [`unscale`](Self::unscale). The scale is halved if they were not, and doubled after 2000 steps in which
+    /// they were.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::LossScaler;
+    ///
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// assert!(!scaler.settle(f64::NAN.is_finite())); // skip the step
+    /// assert_eq!(scaler.factor(), 512.0);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
+    pub fn settle(&mut self, finite: bool) -> bool {
         self.0.settle(finite)
     }
 }

@@ -69,13 +69,31 @@ pub fn sum_of_squares<T: Tensor>(grads: &[Option<T>]) -> Result<f64> {
 /// # Ok::<(), phalanx_train::Error>(())
 /// ```
 pub fn shorten<T: Tensor>(grads: &mut [Option<T>], norm: f64, max_norm: f64) -> Result<()> {
+    let factor = clip_factor(norm, max_norm)?;
+    if factor != 1.0 {
+        grads.iter_mut().flatten().try_for_each(|grad| grad.shrink(factor))?;
+    }
+    Ok(())
+}
+
+/// What gradients of this norm are to be multiplied by, so that it is `max_norm` at most: 1 if it is, or if it is infinite or not a number. For
+/// [`Sgd::step_scaled`](crate::Sgd::step_scaled) and [`AdamW::step_scaled`](crate::AdamW::step_scaled), which do it in the pass in which they use them.
+///
+/// # Errors
+/// [`phalanx::Error::Config`] for a `max_norm` that is negative or not a number.
+///
+/// # Examples
+/// ```
+/// use phalanx_train::clip_factor;
+///
+/// assert_eq!(clip_factor(0.5, 1.0)?, 1.0);
+/// assert!((clip_factor(4.0, 1.0)? - 0.25).abs() < 1e-8); // a little less: products are rounded
+/// # Ok::<(), phalanx_train::Error>(())
+/// ```
+pub fn clip_factor(norm: f64, max_norm: f64) -> Result<f64> {
     if max_norm.is_nan() || max_norm < 0.0 {
         let what = format!("max_norm is {max_norm}, expected at least 0");
         return Err(phalanx::Error::config(what).into());
     }
-    if norm.is_finite() && norm > max_norm {
-        let factor = max_norm / norm * (1.0 - MARGIN);
-        grads.iter_mut().flatten().try_for_each(|grad| grad.shrink(factor))?;
-    }
-    Ok(())
+    Ok(if norm.is_finite() && norm > max_norm { max_norm / norm * (1.0 - MARGIN) } else { 1.0 })
 }

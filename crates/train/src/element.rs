@@ -221,7 +221,14 @@ pub fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
 /// Half by half: so the sum of a billion is as exact as that of a thousand.
 fn squares<T: Float>(elements: &[T]) -> f64 {
     if elements.len() <= 1024 {
-        return elements.iter().map(|x| x.to_f64() * x.to_f64()).sum();
+        // Side by side: sums in a row would wait for each other.
+        let mut lanes = [0f64; 16];
+        let parts = elements.chunks_exact(lanes.len());
+        let rest = parts.remainder();
+        for part in parts {
+            lanes.iter_mut().zip(part).for_each(|(sum, x)| *sum += x.to_f64() * x.to_f64());
+        }
+        return lanes.into_iter().chain(rest.iter().map(|x| x.to_f64() * x.to_f64())).sum();
     }
     let (left, right) = elements.split_at(elements.len() / 2);
     squares(left) + squares(right)

@@ -90,7 +90,7 @@ mod weights;
 pub use array::Array;
 pub use batch_norm::{BatchMoments, Standardise};
 pub use bucket_plan::Bucket;
-pub use clip::{clip_grad_norm, shorten, sum_of_squares};
+pub use clip::{clip_factor, clip_grad_norm, shorten, sum_of_squares};
 pub use config::{DdpConfig, Overlap};
 pub use diloco::{DiLoCo, DiLoCoConfig};
 pub use error::{Error, Result};

@@ -104,9 +104,35 @@ impl<T: Tensor> AdamW<T> {
     /// # Ok::<(), phalanx_train::Error>(())
     /// ```
     pub fn step(&mut self, weights: &mut (impl Weights<T> + ?Sized), grads: &[Option<T>]) -> Result<()> {
+        self.step_scaled(weights, grads, 1.0)
+    }
+
+    /// As [`step`](Self::step), of gradients that are multiplied by `factor` in the same pass, each product rounded towards zero. In place of passes of their own
+    /// that [clip](crate::clip_factor) and [unscale](crate::LossScaler::settle) gradients.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, AdamW, clip_factor, sum_of_squares};
+    ///
+    /// let mut weights = [Array::from(vec![1f32, 2.0])];
+    /// let mut optimizer = AdamW::new([("weight", &weights[0])], Default::default())?;
+    /// let grads = [Some(Array::from(vec![3f32, -4.0]))];
+    /// let norm = sum_of_squares(&grads)?.sqrt();
+    /// optimizer.step_scaled(&mut weights, &grads, clip_factor(norm, 1.0)?)?; // as if they were 0.6 and -0.8
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
+    pub fn step_scaled(
+        &mut self,
+        weights: &mut (impl Weights<T> + ?Sized),
+        grads: &[Option<T>],
+        factor: f64,
+    ) -> Result<()> {
         let with_gradients = self.slots.with_gradients(grads)?;
         self.steps += 1;
-        let step = self.params.at_step(self.steps);
+        let step = self.params.at_step(self.steps).scaled(factor);
         for (index, slot, grad) in with_gradients {
             let [first, second] = slot.moments() else { unreachable!("they were made with it") };
             weights.with(index, |weight| weight.adamw(first, second, grad, &step))?;

@@ -44,6 +44,8 @@ pub struct AdamWStep {
     pub second_scale: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
+    /// What gradients are multiplied by before all else: see [`scaled`](Self::scaled).
+    pub grad_factor: f64,
 }
 
 impl AdamWParams {
@@ -68,11 +70,29 @@ impl AdamWParams {
             first_scale: scale(beta1),
             second_scale: scale(beta2),
             eps,
+            grad_factor: 1.0,
         }
     }
 }
 
 impl AdamWStep {
+    /// The same step, of gradients that are multiplied by `factor` in the same pass: as [`SgdStep::scaled`](crate::SgdStep::scaled).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::AdamWParams;
+    ///
+    /// let (mut weights, mut first, mut second) = ([0f32], [0f32], [0f32]);
+    /// let params = AdamWParams { beta1: 0.5, ..Default::default() };
+    /// params.at_step(1).scaled(0.25).update(&mut weights, &mut first, &mut second, &[2.0])?;
+    /// assert_eq!(first, [0.25]); // half of a quarter of 2
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self { grad_factor: factor, ..self }
+    }
+
     /// Makes the step on a run of weights and their moments, in place: any part of the whole gives the same bits.
     ///
     /// It computes in the type of the weights, and rounds after each operation: to the last bit as `candle_nn::AdamW` does.
@@ -126,7 +146,14 @@ impl AdamWStep {
         use bytemuck::{cast_slice, cast_slice_mut};
         alike("AdamW", dtype, weights.len(), &[first.len(), second.len(), grads.len()])?;
         with_float!(dtype,
-            E => run::<E>(self, cast_slice_mut(weights), cast_slice_mut(first), cast_slice_mut(second), cast_slice(grads)),
+            E => {
+                let (weights, grads) = (cast_slice_mut::<u8, E>(weights), cast_slice::<u8, E>(grads));
+                let moments = [cast_slice_mut::<u8, E>(first), cast_slice_mut::<u8, E>(second)];
+                match self.grad_factor {
+                    1.0 => run(self, weights, moments, grads, |grad| grad),
+                    by => run(self, weights, moments, grads, |grad| E::towards_zero(grad.to_f64() * by)),
+                }
+            },
             other => return Err(no_floats("AdamW", other)),
         );
         Ok(())
@@ -139,7 +166,13 @@ impl AdamWStep {
 }
 
 /// Each line is one of candle's operations with its rounding; a product there is `x * a + 0`, which makes zeros positive.
-fn run<E: Float>(step: &AdamWStep, weights: &mut [E], first: &mut [E], second: &mut [E], grads: &[E]) {
+fn run<E: Float>(
+    step: &AdamWStep,
+    weights: &mut [E],
+    [first, second]: [&mut [E]; 2],
+    grads: &[E],
+    scaled: impl Fn(E) -> E,
+) {
     let of = E::from_f64;
     let (zero, one) = (of(0.0), of(1.0));
     let (keep_first, keep_second) = (of(step.first), of(step.second));
@@ -148,6 +181,7 @@ fn run<E: Float>(step: &AdamWStep, weights: &mut [E], first: &mut [E], second: &
     let (keep, learning, eps) = (of(1.0 - step.decay), of(step.learning), of(step.eps));
     let moments = first.iter_mut().zip(second);
     for ((weight, (first, second)), &grad) in weights.iter_mut().zip(moments).zip(grads) {
+        let grad = scaled(grad);
         *first = (*first * keep_first + zero) + (grad * new_first + zero);
         *second = (*second * keep_second + zero) + (grad * grad * new_second + zero);
         let slope = *first * first_scale + zero;
@@ -183,6 +217,20 @@ mod tests {
         );
         let refused = step.update(&mut [1i32], &mut [0], &mut [0], &[1]).unwrap_err();
         assert!(refused.to_string().contains("AdamW can't optimise elements of i32"), "{refused}");
+    }
+
+    #[test]
+    fn gradients_multiplied_on_the_way_are_those_multiplied_before() {
+        let numbers = |by: f32| (0..9).map(|i| (i as f32 * by).sin()).collect::<Vec<_>>();
+        let mut before = numbers(1.9);
+        crate::element::shrink(DType::F32, bytemuck::cast_slice_mut(&mut before), 0.7);
+        let [found, expected] = [(numbers(1.9), 0.7), (before, 1.0)].map(|(grads, by)| {
+            let (mut weights, mut first, mut second) = (numbers(0.7), numbers(1.1), vec![0.5; 9]);
+            let step = AdamWParams::default().at_step(3).scaled(by);
+            step.update(&mut weights, &mut first, &mut second, &grads).unwrap();
+            (weights, first, second)
+        });
+        assert_eq!(found, expected);
     }
 
     /// By the formulas of Loshchilov and Hutter, in f64.

@@ -77,8 +77,34 @@ impl<T: Tensor> Sgd<T> {
     /// # Ok::<(), phalanx_train::Error>(())
     /// ```
     pub fn step(&mut self, weights: &mut (impl Weights<T> + ?Sized), grads: &[Option<T>]) -> Result<()> {
+        self.step_scaled(weights, grads, 1.0)
+    }
+
+    /// As [`step`](Self::step), of gradients that are multiplied by `factor` in the same pass, each product rounded towards zero. In place of passes of their own
+    /// that [clip](crate::clip_factor) and [unscale](crate::LossScaler::settle) gradients.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Sgd, clip_factor, sum_of_squares};
+    ///
+    /// let mut weights = [Array::from(vec![1f32, 2.0])];
+    /// let mut optimizer = Sgd::new([("weight", &weights[0])], Default::default());
+    /// let grads = [Some(Array::from(vec![3f32, -4.0]))];
+    /// let norm = sum_of_squares(&grads)?.sqrt();
+    /// optimizer.step_scaled(&mut weights, &grads, clip_factor(norm, 1.0)?)?; // as if they were 0.6 and -0.8
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
+    pub fn step_scaled(
+        &mut self,
+        weights: &mut (impl Weights<T> + ?Sized),
+        grads: &[Option<T>],
+        factor: f64,
+    ) -> Result<()> {
         for (index, slot, grad) in self.slots.with_gradients(grads)? {
-            let step = self.params.at_step(slot.moments().is_empty());
+            let step = self.params.at_step(slot.moments().is_empty()).scaled(factor);
             if self.params.has_velocity() {
                 slot.begin(KINDS.len())?;
             }

@@ -34,6 +34,8 @@ pub struct SgdStep {
     pub params: SgdParams,
     /// Whether the velocity begins with this step's gradient, whole: it is the first of the weight.
     pub is_first: bool,
+    /// What gradients are multiplied by before all else: see [`scaled`](Self::scaled).
+    pub grad_factor: f64,
 }
 
 impl SgdParams {
@@ -46,7 +48,7 @@ impl SgdParams {
     /// assert!(SgdParams::default().at_step(true).is_first);
     /// ```
     pub fn at_step(&self, is_first: bool) -> SgdStep {
-        SgdStep { params: *self, is_first }
+        SgdStep { params: *self, is_first, grad_factor: 1.0 }
     }
 
     /// Whether there is a velocity to keep.
@@ -64,6 +66,24 @@ impl SgdParams {
 }
 
 impl SgdStep {
+    /// The same step, of gradients that are multiplied by `factor` in the same pass, each product rounded towards zero: none is larger than it is exactly, so a norm
+    /// that was to be [clipped](crate::clip_factor) is.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::SgdParams;
+    ///
+    /// let mut weights = [0f32];
+    /// let step = SgdParams { lr: 1.0, ..Default::default() }.at_step(true).scaled(0.25);
+    /// step.update(&mut weights, &mut [], &[2.0])?;
+    /// assert_eq!(weights, [-0.5]);
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self { grad_factor: factor, ..self }
+    }
+
     /// Makes the step on a run of weights and their velocity, in place: any part of the whole gives the same bits.
     ///
     /// The formula is that of PyTorch's `SGD`, with each product, sum and difference rounded, in the type of the weights: `g += weight_decay * w`;
@@ -115,7 +135,11 @@ impl SgdStep {
             E => {
                 // None has no place that would be aligned.
                 let velocity: &mut [E] = if all == 0 { &mut [] } else { cast_slice_mut(velocity) };
-                run(self, cast_slice_mut(weights), velocity, cast_slice(grads));
+                let (weights, grads) = (cast_slice_mut::<u8, E>(weights), cast_slice::<u8, E>(grads));
+                match self.grad_factor {
+                    1.0 => run(self, weights, velocity, grads, |grad| grad),
+                    by => run(self, weights, velocity, grads, |grad| E::towards_zero(grad.to_f64() * by)),
+                }
             },
             other => return Err(no_floats("SGD", other)),
         );
@@ -124,8 +148,15 @@ impl SgdStep {
 }
 
 /// A product is `x * a + 0`, as candle's is, which makes zeros positive.
-fn run<E: Float>(step: &SgdStep, weights: &mut [E], velocity: &mut [E], grads: &[E]) {
-    let SgdStep { params: SgdParams { lr, momentum, dampening, weight_decay, nesterov }, is_first } = *step;
+fn run<E: Float>(
+    step: &SgdStep,
+    weights: &mut [E],
+    velocity: &mut [E],
+    grads: &[E],
+    scaled: impl Fn(E) -> E,
+) {
+    let SgdStep { params: SgdParams { lr, momentum, dampening, weight_decay, nesterov }, is_first, .. } =
+        *step;
     let zero = E::from_f64(0.0);
     let (rate, keep, new) = (E::from_f64(lr), E::from_f64(momentum), E::from_f64(1.0 - dampening));
     let decay = E::from_f64(weight_decay);
@@ -134,12 +165,12 @@ fn run<E: Float>(step: &SgdStep, weights: &mut [E], velocity: &mut [E], grads: &
     };
     if velocity.is_empty() {
         for (weight, &grad) in weights.iter_mut().zip(grads) {
-            *weight = *weight - (decayed(*weight, grad) * rate + zero);
+            *weight = *weight - (decayed(*weight, scaled(grad)) * rate + zero);
         }
         return;
     }
     for ((weight, velocity), &grad) in weights.iter_mut().zip(velocity).zip(grads) {
-        let grad = decayed(*weight, grad);
+        let grad = decayed(*weight, scaled(grad));
         *velocity = match is_first {
             true => grad,
             false if dampening == 0.0 => (*velocity * keep + zero) + grad,
@@ -204,6 +235,20 @@ mod tests {
                 .unwrap();
         }
         assert_eq!(parts, whole);
+    }
+
+    #[test]
+    fn gradients_multiplied_on_the_way_are_those_multiplied_before() {
+        let params = SgdParams { lr: 0.3, momentum: 0.9, weight_decay: 0.2, ..Default::default() };
+        let numbers = |by: f32| (0..9).map(|i| (i as f32 * by).sin()).collect::<Vec<_>>();
+        let mut before = numbers(1.9);
+        crate::element::shrink(DType::F32, bytemuck::cast_slice_mut(&mut before), 0.7);
+        let [found, expected] = [(numbers(1.9), 0.7), (before, 1.0)].map(|(grads, by)| {
+            let (mut weights, mut velocity) = (numbers(0.7), numbers(1.1));
+            params.at_step(false).scaled(by).update(&mut weights, &mut velocity, &grads).unwrap();
+            (weights, velocity)
+        });
+        assert_eq!(found, expected);
     }
 
     #[test]
