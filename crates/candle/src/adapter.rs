@@ -42,6 +42,14 @@ impl phalanx_train::Tensor for Candle {
     }
 
     fn add(self, other: Self) -> Result<Self> {
+        let alike = self.dtype == other.dtype && self.tensor.shape() == other.tensor.shape();
+        if self.tensor.device().is_cpu() && alike && self.tensor.is_contiguous() {
+            // What is added up here is nobody else's: parts of one gradient that were kept for the others.
+            let mut sum = self;
+            let dtype = sum.dtype;
+            other.read(|more| sum.write(|bytes| element::add(dtype, bytes, more)))??;
+            return Ok(sum);
+        }
         Ok(Self { tensor: (self.tensor + other.tensor).map_err(told)?, ..self })
     }
 

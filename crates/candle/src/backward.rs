@@ -3,13 +3,15 @@
 use crate::group::{Place, Ranks};
 use crate::model::{Parameter, is_buffer};
 use crate::sendable::{Candle, sent_as};
+use crate::uses::Uses;
 use crate::{DdpConfig, Group, Result, Share};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
 use phalanx::error::OpKind;
 use phalanx_compress::{CommHook, Traffic};
-use phalanx_train::Gradients;
+use phalanx_train::{Gradients, Tensor as _};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The variables that can have a gradient, and what reduces these.
 #[derive(Debug)]
@@ -17,6 +19,12 @@ pub(crate) struct BackwardGradients {
     inner: phalanx_train::Reducer<Candle>,
     group: Ranks,
     variables: Variables,
+    /// For each variable: how many nodes of this step's graph still report a gradient of it.
+    expected: Vec<usize>,
+    /// Sums of those that were reported, for the same step.
+    reported: Gradients<Candle>,
+    /// Whether they are reported for a step to come, and none is being made.
+    collects: bool,
     /// Accumulated gradients of tensors that are none of our variables.
     others: GradStore,
 }
@@ -27,12 +35,21 @@ struct Variables {
     vars: Vec<Var>,
     /// The index of each variable in `vars`.
     places: HashMap<TensorId, usize>,
+    uses: Arc<Uses>,
 }
 
 impl Variables {
-    /// The variables that `loss` depends on, in the order in which the backward pass completes their gradients.
-    fn reached(&self, loss: &Tensor) -> Vec<usize> {
-        loss.sorted_nodes().iter().filter_map(|node| self.places.get(&node.id()).copied()).collect()
+    /// The variables that `loss` depends on, in the order in which the backward pass completes their gradients. Counts the nodes that report one.
+    fn reached(&self, loss: &Tensor, expected: &mut [usize]) -> Vec<usize> {
+        let nodes = loss.sorted_nodes();
+        expected.fill(0);
+        for node in &nodes {
+            let variable = self.uses.variable(node.id());
+            if let Some(&index) = variable.and_then(|variable| self.places.get(&variable)) {
+                expected[index] += 1;
+            }
+        }
+        nodes.iter().filter_map(|node| self.places.get(&node.id()).copied()).collect()
     }
 }
 
@@ -62,14 +79,18 @@ impl BackwardGradients {
         config: DdpConfig,
         overlap: bool,
         group: &Ranks,
+        uses: Arc<Uses>,
     ) -> Result<Self> {
         let (vars, parameters) = differentiable(parameters, wire, group)?;
         let cap_bytes = config.bucket_cap_bytes;
         let mut inner = phalanx_train::Reducer::new(parameters, group.host(), cap_bytes, overlap)?;
         inner.set_missing_gradients(config.missing_gradients);
         let places = vars.iter().enumerate().map(|(at, var)| (var.id(), at)).collect();
-        let variables = Variables { vars, places };
-        Ok(Self { inner, group: group.clone(), variables, others: GradStore::default() })
+        let (expected, reported) = (vec![0; vars.len()], vars.iter().map(|_| None).collect());
+        let variables = Variables { vars, places, uses };
+        let others = GradStore::default();
+        let group = group.clone();
+        Ok(Self { inner, group, variables, expected, reported, collects: false, others })
     }
 
     pub(crate) fn set_hook(&mut self, hook: Box<dyn CommHook>) {
@@ -91,22 +112,37 @@ impl BackwardGradients {
     /// Begins a step with the gradients of `loss`.
     #[track_caller]
     pub(crate) fn begin(&mut self, share: Share, loss: &Tensor) -> Result<()> {
-        if self.inner.has_begun() && !self.inner.overlaps() {
-            self.others = GradStore::default(); // of the step that is forgotten
+        if !self.inner.has_begun() {
+            self.reported.fill_with(|| None); // of a backward pass that failed
+        } else if !self.inner.overlaps() {
+            // Of the step that is forgotten.
+            self.reported.fill_with(|| None);
+            self.others = GradStore::default();
         }
-        let Self { inner, variables, .. } = self;
-        let coming = std::iter::once_with(|| variables.reached(loss)).flatten();
+        let Self { inner, variables, expected, .. } = self;
+        let coming = std::iter::once_with(|| variables.reached(loss, expected)).flatten();
         let outcome = inner.begin(share, coming).map_err(Into::into);
         self.unless_another_goes_on(outcome)
     }
 
-    /// Takes the gradient of a variable, complete but for what was accumulated, as the backward pass reports it. False if it is for candle, because no
-    /// step is being made.
+    /// Takes a gradient of a variable, as a node of the graph reports it. False if it is for candle, because no step is being made.
     pub(crate) fn arrive(&mut self, id: TensorId, grad: &Tensor) -> Result<bool> {
-        let Some(&index) = self.variables.places.get(&id).filter(|_| self.inner.has_begun()) else {
+        let is_ours = self.collects || self.inner.has_begun();
+        let Some(&index) = self.variables.places.get(&id).filter(|_| is_ours) else {
             return Ok(false);
         };
-        self.inner.ready(index, Candle::new(&self.group, OpKind::AllReduce, grad)?)?;
+        let mut grad = Candle::new(&self.group, OpKind::AllReduce, grad)?;
+        if let Some(before) = self.reported[index].take() {
+            grad = sum(before, grad, &self.variables.vars[index])?;
+        }
+        self.expected[index] = self.expected[index].saturating_sub(1);
+        let is_sent = self.inner.overlaps() && !self.collects;
+        // What is not sent before the end waits: candle's store may have more for this variable.
+        if is_sent && self.expected[index] == 0 {
+            self.inner.ready(index, grad)?;
+        } else {
+            self.reported[index] = Some(grad);
+        }
         Ok(true)
     }
 
@@ -118,8 +154,13 @@ impl BackwardGradients {
 
     fn end(&mut self, grads: &mut GradStore) -> Result<()> {
         for (index, var) in self.variables.vars.iter().enumerate() {
-            if let Some(grad) = grads.remove(var) {
-                let grad = Candle::new(&self.group, OpKind::AllReduce, &grad)?;
+            let stored = grads.remove(var);
+            let stored = stored.map(|grad| Candle::new(&self.group, OpKind::AllReduce, &grad)).transpose()?;
+            let grad = match (self.reported[index].take(), stored) {
+                (Some(reported), Some(stored)) => Some(sum(reported, stored, var)?),
+                (reported, stored) => reported.or(stored),
+            };
+            if let Some(grad) = grad {
                 self.inner.ready(index, grad)?;
             }
         }
@@ -153,16 +194,32 @@ impl BackwardGradients {
         Ok(grads.extend(std::mem::take(&mut self.others))?)
     }
 
+    /// A backward pass begins whose gradients the next step sends, unless a step is being made: then they are candle's.
+    pub(crate) fn collect(&mut self) {
+        if !self.inner.has_begun() {
+            self.reported.fill_with(|| None);
+            self.collects = true;
+        }
+    }
+
+    /// Ends it. Returns the gradients that were reported.
+    pub(crate) fn collected(&mut self) -> Gradients<Candle> {
+        let none: Gradients<Candle> = self.reported.iter().map(|_| None).collect();
+        if std::mem::take(&mut self.collects) { std::mem::replace(&mut self.reported, none) } else { none }
+    }
+
     /// Adds gradients to those that the next step sends.
-    pub(crate) fn keep(&mut self, grads: GradStore) -> Result<()> {
-        let outcome = self.add(grads);
+    pub(crate) fn keep(&mut self, reported: Gradients<Candle>, grads: GradStore) -> Result<()> {
+        let outcome = self.add(reported, grads);
         self.whole(outcome)
     }
 
-    fn add(&mut self, mut grads: GradStore) -> Result<()> {
-        for (index, var) in self.variables.vars.iter().enumerate() {
-            if let Some(grad) = grads.remove(var) {
-                self.inner.keep(index, Candle::new(&self.group, OpKind::AllReduce, &grad)?)?;
+    fn add(&mut self, reported: Gradients<Candle>, mut grads: GradStore) -> Result<()> {
+        for ((index, var), reported) in self.variables.vars.iter().enumerate().zip(reported) {
+            let stored = grads.remove(var);
+            let stored = stored.map(|grad| Candle::new(&self.group, OpKind::AllReduce, &grad)).transpose()?;
+            for grad in [reported, stored].into_iter().flatten() {
+                self.inner.keep(index, grad)?;
             }
         }
         Ok(self.others.extend(grads)?)
@@ -171,6 +228,7 @@ impl BackwardGradients {
     /// The backward pass has failed.
     pub(crate) fn give_up(&mut self, reason: &str) {
         self.inner.give_up(reason);
+        self.reported.fill_with(|| None);
         self.others = GradStore::default();
     }
 
@@ -203,6 +261,12 @@ pub(crate) fn average(parameters: Vec<Parameter>, grads: &mut GradStore, group: 
     let reduced = phalanx_train::sync_gradients(parameters, mine, group.host())?;
     put(&vars, reduced, grads);
     Ok(())
+}
+
+/// The sum of two gradients of a variable, in its type.
+fn sum(a: Candle, b: Candle, var: &Var) -> Result<Candle> {
+    let dtype = Candle::local(var)?.dtype;
+    Ok(a.to_dtype(dtype)?.add(b.to_dtype(dtype)?)?)
 }
 
 /// This rank's gradients of the variables.

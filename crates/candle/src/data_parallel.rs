@@ -202,7 +202,8 @@ impl<M> DistributedDataParallel<M> {
     ) -> Result<Self> {
         sync_model(varmap, &group, 0)?;
         let wire = |p: &Parameter| copies.get(&p.name).map_or(p.var.dtype(), |copy| copy.tensor.dtype());
-        let gradients = BackwardGradients::new(parameters(varmap), wire, config, overlap, &group)?;
+        let gradients =
+            BackwardGradients::new(parameters(varmap), wire, config, overlap, &group, listener.uses.clone())?;
         listener.set(gradients);
         let copies = copies.into_values().collect();
         Ok(Self { model, copies, varmap: varmap.clone(), group, config, listener })
@@ -421,8 +422,11 @@ impl<M> DistributedDataParallel<M> {
     /// ```
     #[doc(alias = "no_sync")]
     pub fn accumulate(&self, loss: &Tensor) -> Result<()> {
-        let grads = loss.backward()?;
-        self.gradients().keep(grads)
+        self.gradients().collect();
+        let outcome = loss.backward();
+        let mut gradients = self.gradients();
+        let reported = gradients.collected();
+        gradients.keep(reported, outcome?)
     }
 
     /// Replaces this rank's gradients by those of the global batch.

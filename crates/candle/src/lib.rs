@@ -16,7 +16,7 @@
 //! [`Sharded`] is data-parallel training for models that need more memory than a rank has: each keeps a part of the optimizer's state, of the
 //! gradients and of the weights (ZeRO, FSDP). See `docs/reference/sharding.md`.
 //! Where ranks are far apart, [`DiLoCo`] trains each for itself and averages them every so many steps; it takes an optimizer's place.
-//! [`SyncBatchNorm`] normalises over the samples of all ranks.
+//! [`SyncBatchNorm`] normalises over the samples of all ranks. On CPUs the [`layers`] here take less time than candle's, with the same variables.
 //!
 //! This is the adapter of [`phalanx_train`] for candle: what steps, buckets and samplers do is there, and the same for other libraries. What works
 //! inside of candle's graph and optimizers is here.
@@ -74,6 +74,7 @@ mod diloco;
 mod element;
 mod error;
 mod group;
+pub mod layers;
 mod model;
 mod perform;
 mod request;
@@ -86,6 +87,7 @@ mod sync_batch_norm;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod uses;
 mod var_backend;
 
 pub use adamw::AdamW;

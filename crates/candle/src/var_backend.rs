@@ -4,6 +4,7 @@
 use crate::backward::BackwardGradients;
 use crate::element::{assign, bytes_mut, read, with_element};
 use crate::model::is_buffer;
+use crate::uses::{self, Receiver, Source, Uses};
 use crate::{Error, Result};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
@@ -41,6 +42,7 @@ pub(crate) struct GradientListener {
     gradients: OnceLock<Mutex<BackwardGradients>>,
     /// The error of the backward pass that ran: candle passes no error of ours on.
     error: Mutex<Option<Error>>,
+    pub(crate) uses: Arc<Uses>,
 }
 
 impl GradientListener {
@@ -56,8 +58,9 @@ impl GradientListener {
     pub(crate) fn take_error(&self) -> Option<Error> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
 
-    /// The gradient of `var` is complete: it goes to the step that is being made, or back to candle.
+impl Receiver for GradientListener {
     fn arrived(&self, var: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
         match self.get().map_or(Ok(false), |mut gradients| gradients.arrive(var.id(), grad)) {
             Ok(true) => Ok(None),
@@ -103,6 +106,10 @@ impl SimpleBackend for VarBackend {
         let kept = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
         let var = self.varmap.get(shape, name, init, kept, device)?;
         let is_listened_to = self.overlap && var.dtype().is_float();
+        if device.is_cpu() && [var.dtype(), dtype] == [DType::F32; 2] && uses::is_asked() {
+            uses::answer(Source::new(self.listener.clone(), self.listener.uses.clone()));
+            return Ok(var);
+        }
         if device.is_metal() || (var.dtype() == dtype && !is_listened_to) {
             return Ok(var);
         }
@@ -118,6 +125,7 @@ impl SimpleBackend for VarBackend {
             return Ok(copy.tensor.clone());
         }
         let tensor = var.apply_op1(Identity { dtype, listener: self.listener.clone() })?;
+        self.listener.uses.add(tensor.id(), var.id());
         copies.insert(name.to_owned(), Copy { var: Var::from_tensor(&var)?, tensor: tensor.clone() });
         Ok(tensor)
     }

@@ -193,6 +193,19 @@ pub fn multiply(dtype: DType, bytes: &mut [u8], by: f64) {
     );
 }
 
+/// Adds elements to those of another run of the same length, each sum rounded once. Integers, which no gradient is made of, stay.
+///
+/// # Panics
+/// As [`all_reduce`].
+pub fn add(dtype: DType, sums: &mut [u8], bytes: &[u8]) {
+    with_float!(dtype,
+        T => for (sum, &x) in bytemuck::cast_slice_mut::<u8, T>(sums).iter_mut().zip(bytemuck::cast_slice::<u8, T>(bytes)) {
+            *sum += x;
+        },
+        _ => {}
+    );
+}
+
 /// Multiplies elements by a number from 0 to 1, and rounds towards zero: none is larger than its product, which is formed in f64. Integers, which
 /// no gradient is made of, stay.
 ///

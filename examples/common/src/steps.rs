@@ -103,7 +103,7 @@ pub fn compare(
     }
     if group.rank() == 0 {
         println!("{title}, {}", group.describe());
-        println!("step     median ms    min ms  overhead  backward ms");
+        println!("step         median ms    min ms  overhead  backward ms");
     }
     let mut medians: Vec<Times> = Vec::new();
     for ((name, _), times) in trainers.iter().zip(&times) {
@@ -117,7 +117,7 @@ pub fn compare(
         let (step, backward) = (steps[steps.len() / 2], backwards[backwards.len() / 2]);
         let overhead = (step / medians.first().map_or(step, |alone| alone.step) - 1.0) * 100.0;
         if group.rank() == 0 {
-            println!("{name:<8} {step:>9.2} {:>9.2} {overhead:>7.1} % {backward:>12.2}", steps[0]);
+            println!("{name:<12} {step:>9.2} {:>9.2} {overhead:>7.1} % {backward:>12.2}", steps[0]);
         }
         medians.push(Times { step, backward });
     }

@@ -8,6 +8,7 @@ mod diloco;
 mod endings;
 mod graph;
 mod hooks;
+mod layers;
 mod model;
 mod overlap;
 mod parallel;
