@@ -56,7 +56,10 @@ impl Layout {
     /// assert_eq!([layout.block(0), layout.block(1), layout.block(2)], [0..3, 3..6, 6..10]);
     /// ```
     pub const fn even(world_size: usize, len: usize) -> Self {
-        let (each, rest) = if world_size == 0 { (0, 0) } else { (len / world_size, len % world_size) };
+        let (each, rest) = match len.checked_div(world_size) {
+            Some(each) => (each, len - each * world_size),
+            None => (0, 0),
+        };
         Self(Blocks::Even { world_size, len, each, rest })
     }
 
