@@ -151,7 +151,7 @@ pub fn gather(group: &impl Group, tensor: &Tensor, root: usize) -> Result<Option
     let blocks = Layout::even(world_size, tensor.elem_count() * world_size);
     let all = (rank == root).then(|| zeros(&gathered(tensor, world_size), tensor)).transpose()?;
     let output = all.is_some().then_some(());
-    let request = Shape::Gather { input: (), output, blocks, root };
+    let request = Shape::Gather { input: Some(()), output, blocks, root };
     perform(group, Some(tensor), all.as_ref(), request, CallSite::caller())?;
     Ok(all)
 }
@@ -175,7 +175,7 @@ pub fn gather(group: &impl Group, tensor: &Tensor, root: usize) -> Result<Option
 pub fn scatter(group: &impl Group, input: Option<&Tensor>, output: &Tensor, root: usize) -> Result<()> {
     let world_size = group.host().world_size();
     let blocks = Layout::even(world_size, output.elem_count() * world_size);
-    let request = Shape::Scatter { input: input.map(drop), output: (), blocks, root };
+    let request = Shape::Scatter { input: input.map(drop), output: Some(()), blocks, root };
     perform(group, input, Some(output), request, CallSite::caller())
 }
 
