@@ -58,10 +58,7 @@ pub(crate) unsafe fn gather(
     let input = unsafe { call.input(input, call.own_count(&blocks)) }?;
     // SAFETY: the caller's part.
     let output = unsafe { call.whole_output(root, output, &blocks) }?;
-    let is_in_place = match &output {
-        Some(output) => call.is_in_place(&input, output, &blocks)?,
-        None => false,
-    };
+    let is_in_place = output.as_ref().map_or(Ok(false), |whole| call.is_in_place(&input, whole, &blocks))?;
     call.perform(Request::Gather { input: (!is_in_place).then_some(input), output, blocks, root })
 }
 
@@ -78,9 +75,6 @@ pub(crate) unsafe fn scatter(
     let input = unsafe { call.whole_input(root, input, &blocks) }?;
     // SAFETY: the caller's part.
     let output = unsafe { call.output(output, call.own_count(&blocks)) }?;
-    let is_in_place = match &input {
-        Some(input) => call.is_in_place(&output, input, &blocks)?,
-        None => false,
-    };
+    let is_in_place = input.as_ref().map_or(Ok(false), |whole| call.is_in_place(&output, whole, &blocks))?;
     call.perform(Request::Scatter { input, output: (!is_in_place).then_some(output), blocks, root })
 }

@@ -188,11 +188,8 @@ impl<'g> Call<'g> {
     }
 
     /// Refuses an input and an output that have memory in common.
-    pub(crate) fn check_apart(&self, input: Option<&Region>, output: Option<&Region>) -> Result<()> {
-        match (input, output) {
-            (Some(input), Some(output)) if input.overlaps(output) => Err(self.overlapping()),
-            _ => Ok(()),
-        }
+    pub(crate) fn check_apart(&self, input: &Region, output: &Region) -> Result<()> {
+        if input.overlaps(output) { Err(self.overlapping()) } else { Ok(()) }
     }
 
     fn overlapping(&self) -> Failure {

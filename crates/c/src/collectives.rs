@@ -215,7 +215,7 @@ pub unsafe extern "C" fn phalanx_all_to_all_at(
         let input = unsafe { call.input(input, whole) }?;
         // SAFETY: the caller's part.
         let output = unsafe { call.output(output, whole) }?;
-        call.check_apart(Some(&input), Some(&output))?;
+        call.check_apart(&input, &output)?;
         call.perform(Request::AllToAll { input, output, blocks: BlockExchange::Even { count } })
     })
 }

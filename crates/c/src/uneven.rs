@@ -129,7 +129,7 @@ pub unsafe extern "C" fn phalanx_all_to_all_v_at(
         let input = unsafe { call.input(input, send.len()) }?;
         // SAFETY: the caller's part.
         let output = unsafe { call.output(output, recv.len()) }?;
-        call.check_apart(Some(&input), Some(&output))?;
+        call.check_apart(&input, &output)?;
         call.perform(Request::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } })
     })
 }

@@ -125,7 +125,6 @@ impl LossScaler {
         with_gradients(vars, grads, |grads| self.0.divide(grads))
     }
 
-    /// Ends a step whose gradients are all finite, or are not.
     /// Takes note of whether the gradients of a step were finite, as all ranks do, and returns that: for a program that unscales them
     /// [in the optimizer's pass](crate::grad_norm) in place of [`unscale`](Self::unscale). The scale is halved if they were not, and doubled after 2000 steps in which
     /// they were.

@@ -95,8 +95,8 @@ pub trait WaitCheck {
     /// [`Stopped`] ends the operation; the check knows why.
     fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped>;
 
-    /// Called once in every operation, when this rank has posted and waits, or at its end: what is done here takes no time while the data of
-    /// the others are on their way.
+    /// Called once in every operation: when this rank begins to wait for the others, or at the end. What is done here takes no time while their
+    /// data are on their way.
     fn on_the_way(&mut self) {}
 }
 

@@ -26,7 +26,7 @@ impl<'a> GroupCheck<'a> {
         Self { check: CallCheck::of_part(health, whole).in_memory(), is_unlogged: false }
     }
 
-    /// The call is remembered when its data are on their way, before which so short a call can't wait for anybody.
+    /// The call enters the log when its data are on their way, or before this rank waits for long.
     pub(super) fn logged_on_the_way(self) -> Self {
         Self { is_unlogged: true, ..self }
     }
