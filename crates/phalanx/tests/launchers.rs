@@ -110,8 +110,8 @@ fn end(mut command: Command) -> Ended {
 }
 
 /// What holds under each launcher that starts four ranks with `start`, and calls the rank `rank`. It notices that a process which has not joined
-/// ends by `death`, and says so in these `words`.
-fn four_ranks_meet(start: &dyn Fn(&[&str]) -> Command, rank: &str, death: &str, words: &str) {
+/// ends by `death`, and says so in one of these ways.
+fn four_ranks_meet(start: &dyn Fn(&[&str]) -> Command, rank: &str, death: &str, ways: &[&str]) {
     let hello = hello();
     end(start(&[&hello])).greets(4);
     let mut asked = start(&[&hello]);
@@ -129,7 +129,8 @@ fn four_ranks_meet(start: &dyn Fn(&[&str]) -> Command, rank: &str, death: &str, 
     // A process that ends before it joins ends the others.
     let dies = format!("[ ${rank} = 2 ] && {death}; exec {hello}");
     let ended = end(start(&["sh", "-c", &dies]));
-    ended.fails_with(&[words]);
+    ended.fails_with(&[]);
+    assert!(ways.iter().any(|way| ended.said.contains(way)), "none of {ways:?} is in: {}", ended.said);
     assert!(ended.took < Duration::from_secs(30), "{:?}: {}", ended.took, ended.said);
 }
 
@@ -150,7 +151,10 @@ fn places(ended: &Ended, places: &[(usize, usize, usize)]) {
 fn under_mpiexec_of_mpich() {
     let Some(mpiexec) = installed("mpiexec.hydra") else { return };
     let start = |program: &[&str]| command(&mpiexec, &[&["-n", "4"], program].concat());
-    four_ranks_meet(&start, "PMI_RANK", "kill -9 $$", "EXIT CODE: 9");
+    // Its proxy ends the other processes. If one of them waits for an answer just then, the proxy's write breaks, the proxy ends too, and mpiexec
+    // says only that it has lost the proxy (MPICH 4.0: one time in six here).
+    let lost = "control_cb (pm/pmiserv/pmiserv_cb.c";
+    four_ranks_meet(&start, "PMI_RANK", "kill -9 $$", &["EXIT CODE: 9", lost]);
     // An exit code alone it does not notice, and the others wait for as long as they may.
     let mut exits = start(&["sh", "-c", &format!("[ $PMI_RANK = 2 ] && exit 3; exec {}", hello())]);
     exits.env("PHALANX_INIT_TIMEOUT_S", "2");
@@ -194,7 +198,7 @@ fn under_mpirun_of_open_mpi() {
         command
     };
     // It says which process that was in a second message, which it loses now and then.
-    four_ranks_meet(&start, "OMPI_COMM_WORLD_RANK", "exit 3", "1 process returned\na non-zero exit code");
+    four_ranks_meet(&start, "OMPI_COMM_WORLD_RANK", "exit 3", &["1 process returned\na non-zero exit code"]);
     end(command(&mpirun, &["--allow-run-as-root", "-n", "1", &hello()])).greets(1);
     let program = ranks_of_this_test();
     let program: Vec<&str> = program.iter().map(String::as_str).collect();
@@ -221,7 +225,7 @@ fn under_slurm() {
     let nothing_is_left = || assert_eq!(fs::read_dir(shared.path()).expect("it is there").count(), 0);
     for mpi in ["none", "pmi2"] {
         let start = |program: &[&str]| srun(&["-K", "--mpi", mpi, "-N2", "-n4"], program);
-        four_ranks_meet(&start, "SLURM_PROCID", "exit 3", "task 2: Exited with exit code 3");
+        four_ranks_meet(&start, "SLURM_PROCID", "exit 3", &["task 2: Exited with exit code 3"]);
     }
     // Rank 0 was ended before it could remove the file of its job.
     for file in fs::read_dir(shared.path()).expect("it is there").flatten() {
