@@ -87,7 +87,7 @@ pub unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copy_by_pages;
+    use crate::{copy_by_pages, copy_claimed};
 
     #[test]
     fn bytes_arrive_whatever_the_alignment_and_nothing_around_them_changes() {
@@ -96,7 +96,7 @@ mod tests {
             [0, 1, 63, 64, 1023, 1024, 1025, 4096, 5555, 8191, 8192, 8300, 20_000, 32_767, 32_900, 77_777]
         {
             for (a, b) in [(0, 0), (0, 16), (1, 0), (7, 9), (64, 63), (33, 1)] {
-                for way in [copy, copy_past_caches, copy_by_pages] {
+                for way in [copy, copy_past_caches, copy_by_pages, copy_claimed] {
                     let mut target = vec![0xee; 78_000];
                     // SAFETY: both vectors are longer than offset and length together.
                     unsafe { way(source[a..].as_ptr(), target[b..].as_mut_ptr(), len) };
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn overlapping_bytes_are_moved() {
-        let ways: [unsafe fn(*const u8, *mut u8, usize); 2] = [copy, copy_by_pages];
+        let ways: [unsafe fn(*const u8, *mut u8, usize); 3] = [copy, copy_by_pages, copy_claimed];
         for (shift, way) in [1, 64, 500, 2000].into_iter().flat_map(|shift| ways.map(|way| (shift, way))) {
             let bytes: Vec<u8> = (0..SOME).map(|i| (i % 251) as u8).collect();
             let (mut up, mut down) = (bytes.clone(), bytes.clone());

@@ -58,6 +58,7 @@
 //! `cargo bench -p phalanx-kernels --bench instructions` counts instructions under valgrind, which a noisy machine can
 //! repeat, and compares them with `benches/instructions.txt` (`-- --bless` writes that table anew).
 
+mod claimed_copy;
 mod convert;
 mod copy;
 mod factor;
@@ -73,6 +74,7 @@ mod quotient;
 mod reference;
 mod unrounded_half_sum;
 
+pub use claimed_copy::copy_claimed;
 pub use convert::Conversion;
 pub use copy::{copy, copy_past_caches, copy_slice};
 pub use factor::Factor;

@@ -50,7 +50,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; or what the program registered; the same for all ranks |
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones, each for its operation, as in `all_reduce=ring,broadcast=shm/staged`; `phalanx algo list` has them. One that does not exist is an error; where one can't be taken, the recommended one is, with a warning |
-/// | `PHALANX_STAGING` | `own` or `swapped`: where two ranks that share memory and have a core each stage what is small, instead of where `phalanx tune` says that it is faster; the same for all ranks |
+/// | `PHALANX_STAGING` | `own`, `swapped` or `claimed`: where two ranks that share memory and have a core each stage what is small, instead of where `phalanx tune` says that it is faster; the same for all ranks |
 /// | `PHALANX_REPRODUCIBLE` | `1`: reductions add up in the order of the ranks, so that their bits depend on nothing but the world size; the same for all ranks |
 /// | `PHALANX_SELF_TEST` | `0`: init does not check that the ranks add up right; the same for all ranks |
 /// | `PHALANX_CHECKSUM` | `1`: every frame over TCP has a checksum; the same for all ranks |

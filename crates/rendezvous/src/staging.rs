@@ -20,6 +20,8 @@ pub enum Staging {
     Own,
     /// In memory that changes hands.
     Swapped,
+    /// In memory that changes hands, and that who reads it claims for writing.
+    Claimed,
 }
 
 impl FromStr for Staging {
@@ -29,7 +31,8 @@ impl FromStr for Staging {
         match text {
             "own" => Ok(Self::Own),
             "swapped" => Ok(Self::Swapped),
-            _ => Err(Error::config(format!("{text:?} is neither own nor swapped"))),
+            "claimed" => Ok(Self::Claimed),
+            _ => Err(Error::config(format!("{text:?} is none of own, swapped and claimed"))),
         }
     }
 }
@@ -39,6 +42,7 @@ impl fmt::Display for Staging {
         f.write_str(match self {
             Self::Own => "own",
             Self::Swapped => "swapped",
+            Self::Claimed => "claimed",
         })
     }
 }

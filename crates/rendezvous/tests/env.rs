@@ -276,7 +276,10 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_HEARTBEAT_TIMEOUT_S=-1"], &["PHALANX_HEARTBEAT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_BUFFER=63"], &["PHALANX_TRACE_BUFFER is 63", "64 to 1048576"]),
         (&[OURS, &with_secret, "PHALANX_CHECKSUM=crc"], &["PHALANX_CHECKSUM", "neither 0 nor 1"]),
-        (&[OURS, &with_secret, "PHALANX_STAGING=cells"], &["PHALANX_STAGING", "neither own nor swapped"]),
+        (
+            &[OURS, &with_secret, "PHALANX_STAGING=cells"],
+            &["PHALANX_STAGING", "none of own, swapped and claimed"],
+        ),
         (&[OURS, &with_secret, "PHALANX_ENCRYPT=yes"], &["PHALANX_ENCRYPT", "neither 0 nor 1 nor require"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_SIGNAL=yes"], &["PHALANX_TRACE_SIGNAL", "neither 0 nor 1"]),
     ];

@@ -119,7 +119,7 @@ impl Team {
     ) -> Result<(), Fault> {
         let piece = self.next_staged(1);
         self.reserve(piece, Room::Slot, call)?;
-        self.region.staging(self.rank, piece).part(0..input.len()).copy_from(input);
+        self.region.put(self.region.staging(self.rank, piece).part(0..input.len()), input, false);
         self.post(piece, &[0]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
@@ -152,14 +152,13 @@ impl Team {
         per_piece: usize,
         reduction: Reduction,
     ) -> Result<bool, Fault> {
-        let element = reduction.element;
         let pieces = buffer.len().div_ceil(per_piece);
         let first = self.next_staged(pieces);
         let number = |i: usize| first + i as u64;
         let part = |i: usize| buffer.part(i * per_piece..((i + 1) * per_piece).min(buffer.len()));
         for step in 0..pieces + 2 {
             if step < pieces {
-                self.stage(number(step), part(step), element, call)?;
+                self.stage(number(step), part(step), reduction, call)?;
             }
             if (1..=pieces).contains(&step)
                 && !self.combine(number(step - 1), part(step - 1), reduction, call)?
@@ -187,12 +186,20 @@ impl Team {
     }
 
     /// Shows the others their slices of `part`.
-    fn stage(&mut self, piece: u64, part: Span, element: usize, call: &mut Call<'_>) -> Result<(), Fault> {
+    fn stage(
+        &mut self,
+        piece: u64,
+        part: Span,
+        reduction: Reduction,
+        call: &mut Call<'_>,
+    ) -> Result<(), Fault> {
+        // It has collected, and claimed, what was there before.
+        let owns = reduction.is_for(self.rank);
         self.reserve(piece, Room::Slot, call)?;
         let slot = self.region.staging(self.rank, piece);
-        let own = self.slice(self.rank, part.len(), element);
+        let own = self.slice(self.rank, part.len(), reduction.element);
         for range in [0..own.start, own.end..part.len()] {
-            slot.part(range.clone()).copy_from(part.part(range));
+            self.region.put(slot.part(range.clone()), part.part(range), owns);
         }
         self.post(piece, &[0]);
         Ok(())
@@ -234,7 +241,11 @@ impl Team {
                 self.has_combined(owner, piece, call)?;
                 let range = self.slice(owner, part.len(), reduction.element);
                 let home = self.region.staging((owner + 1) % self.world_size, piece).part(range.clone());
-                part.part(range).copy_from(home);
+                if self.region.is_claimed() {
+                    part.part(range).copy_claimed_from(home);
+                } else {
+                    part.part(range).copy_from(home);
+                }
             }
         }
         self.done(piece);

@@ -49,6 +49,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) largest: usize,
     /// Whether all get the same part.
     pub(crate) same: bool,
+    /// Whether each rank that gives copies what it is given, so that of a pair each has claimed the cell that it writes next.
+    pub(crate) both_ways: bool,
 }
 
 /// The location of a giver's part for this rank.
@@ -145,7 +147,7 @@ impl Team {
                 if past_caches {
                     to.stream_from(from);
                 } else {
-                    to.copy_from(from);
+                    self.region.put(to, from, offer.both_ways);
                 }
                 staged += from.len();
             };

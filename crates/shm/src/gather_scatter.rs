@@ -125,8 +125,11 @@ impl Team {
     }
 
     fn pull_path(&self, way: MemoryWay, pull: Transfer<'_>) -> CopyPath {
-        let one_way = !(0..self.world_size).all(pull.gives);
-        self.path(way, pull.largest, pull.parts(self.world_size), one_way)
+        self.path(way, pull.largest, pull.parts(self.world_size), !self.all_give(pull))
+    }
+
+    fn all_give(&self, pull: Transfer<'_>) -> bool {
+        (0..self.world_size).all(pull.gives)
     }
 
     /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
@@ -184,7 +187,9 @@ impl Team {
             return self.pull_in_lines(call, source, output, pull);
         }
         let path = self.pull_path(way, pull);
-        let offer = Parts { buffer: source, part: pull.part, largest: pull.largest, same: pull.same };
+        let both_ways = self.all_give(pull);
+        let offer =
+            Parts { buffer: source, part: pull.part, largest: pull.largest, same: pull.same, both_ways };
         let steps = Self::steps(path, pull.largest);
         let first = self.next_given(steps);
         let gives = (pull.gives)(self.rank);
@@ -201,8 +206,7 @@ impl Team {
             if let Some(place) = pull.place {
                 for giver in self.peers() {
                     if staged.as_slice()[giver] {
-                        let stays =
-                            self.take(giver, path, step, piece, pull.same, output, place(giver), call)?;
+                        let stays = self.take(giver, path, step, piece, offer, output, place(giver), call)?;
                         staged.as_mut_slice()[giver] = stays;
                     }
                 }
@@ -267,7 +271,7 @@ impl Team {
         path: CopyPath,
         step: usize,
         piece: u64,
-        same: bool,
+        Parts { same, both_ways, .. }: Parts<'_>,
         output: Span,
         place: Range<usize>,
         call: &mut Call<'_>,
@@ -278,15 +282,17 @@ impl Team {
         };
         let range = within(&place, len, step);
         let staged = self.staged(giver, len, same, range.len(), piece);
+        // Lines that their writer owns are not asked for before they are written: they would have to be taken back from here.
+        let asked = if both_ways && self.region.is_claimed() { Span::EMPTY } else { staged };
         let found = if step == 0 {
-            self.find(giver, place.len(), same, staged, piece, call)?
+            self.find(giver, place.len(), same, asked, piece, call)?
         } else {
-            self.arrived_with(giver, piece, staged, call)?;
+            self.arrived_with(giver, piece, asked, call)?;
             PartLocation::Staged
         };
         match found {
             PartLocation::Staged => {
-                output.part(range).copy_far_from(staged);
+                self.region.get(output.part(range), staged, both_ways);
                 self.hand_back(giver, piece, staged);
                 Ok(true)
             }

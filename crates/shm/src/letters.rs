@@ -3,35 +3,48 @@
 //! What goes through the ring takes the lines of the ring and then the line with the count. The bytes of a small message fit into a letter, which
 //! takes one pair of lines in all. A pipe stays a stream: a letter is written only while the ring holds nothing unread, so whoever finds a
 //! letter and bytes in the ring reads the letter first.
+//!
+//! What is too long for a letter can be enclosed: the letter says in which [cell](crate::cells) it lies, and has a few bytes that go before it.
 
+use crate::cells::CELLS;
 use crate::region::Line;
 use crate::sync::{AtomicU64, Ordering};
+use std::ops::Range;
 
-/// How many letters may lie unread. More go through the ring.
-const LETTERS: usize = 4;
+/// How many letters may lie unread, where nothing is enclosed in them. More go through the ring.
+pub(crate) const FEW_LETTERS: usize = 4;
+/// How many may lie unread where each can have a cell enclosed.
+pub(crate) const MANY_LETTERS: usize = CELLS;
+const _: () = assert!(FEW_LETTERS.is_power_of_two() && MANY_LETTERS.is_power_of_two());
 const WORDS: usize = 15;
 /// The most bytes in a letter. A frame has 40 besides its payload, once its signature is known.
 pub(crate) const LETTER_LEN: usize = WORDS * 8;
 /// The bits of a stamp that hold the length.
 const LEN_BITS: u32 = 8;
-const _: () = assert!(LETTER_LEN < 1 << LEN_BITS);
+/// The bit of the length that says that something is enclosed: the first word says what.
+const ENCLOSES: usize = 1 << (LEN_BITS - 1);
+const _: () = assert!(LETTER_LEN < ENCLOSES);
+/// The most bytes that go before what is enclosed: with the stamp and what says what is enclosed they take one line.
+pub(crate) const COVER_LEN: usize = 48;
+/// What is enclosed in a letter and is longer is not read in one piece with what goes before it: whoever has read that knows where the rest belongs.
+const ALONG_MAX: usize = 4 << 10;
 
 /// One letter. All zero at first.
 #[repr(C, align(128))]
 #[derive(Debug)]
-struct Letter {
+pub(crate) struct Letter {
     /// The letter's number, counted from 1, and its length. Written last.
     stamp: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-/// The letters that one end writes and the other reads. All zero at first.
+/// The letters that one end writes and the other reads, a power of two. All zero at first.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Letters {
-    letters: [Letter; LETTERS],
+pub(crate) struct Letters<L: ?Sized = [Letter]> {
     /// How many were read to their end. The reader writes it.
     read: Line<AtomicU64>,
+    letters: L,
 }
 
 /// The writing end's knowledge.
@@ -48,25 +61,62 @@ pub(crate) struct Reader {
     read: u64,
     /// Bytes taken of the letter after those.
     taken: usize,
+    /// What is in that letter, once some of it was taken: the other end can't change it any more.
+    open: Option<Contents>,
 }
 
-impl Letters {
-    #[cfg(test)]
+/// What is in a letter. Never more than there can be, whatever the other end has written.
+#[derive(Debug, Clone, Copy)]
+struct Contents {
+    /// Bytes in the letter itself.
+    len: usize,
+    enclosed: Option<Enclosed>,
+}
+
+/// Bytes in a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Enclosed {
+    pub(crate) cell: usize,
+    pub(crate) len: usize,
+}
+
+/// What was read of a letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) bytes: usize,
+    /// The cell that was read to its end.
+    pub(crate) cell: Option<usize>,
+    /// Whether that cell was full, so that what is longer goes on in the next letter.
+    pub(crate) more_follows: bool,
+}
+
+#[cfg(test)]
+impl<const N: usize> Letters<[Letter; N]> {
     pub(crate) fn new() -> Self {
         let word = || AtomicU64::new(0);
         let letter = || Letter { stamp: word(), words: std::array::from_fn(|_| word()) };
         Self { letters: std::array::from_fn(|_| letter()), read: Line(word()) }
     }
+}
 
-    /// Gives all of them this stamp.
+impl Letters {
+    /// Gives all of them this stamp, and this word instead of all of theirs.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn spoil(&self, stamp: u64) {
-        self.letters.iter().for_each(|letter| letter.stamp.store(stamp, Ordering::Release));
+    pub(crate) fn spoil(&self, stamp: u64, word: u64) {
+        for letter in &self.letters {
+            letter.words.iter().for_each(|place| place.store(word, Ordering::Relaxed));
+            letter.stamp.store(stamp, Ordering::Release);
+        }
     }
 
     /// Where the letter lies that comes after so many.
+    #[inline]
     fn after(&self, letters: u64) -> &Letter {
-        &self.letters[letters as usize % LETTERS]
+        &self.letters[letters as usize & (self.letters.len() - 1)]
+    }
+
+    fn count(&self) -> u64 {
+        self.letters.len() as u64
     }
 }
 
@@ -76,62 +126,148 @@ impl Writer {
         self.written
     }
 
-    /// Writes a letter, at most [`LETTER_LEN`] bytes in several parts. False if none is free.
-    pub(crate) fn write(&mut self, letters: &Letters, parts: &[std::io::IoSlice<'_>]) -> bool {
-        if self.written.wrapping_sub(self.read) >= LETTERS as u64 {
+    /// Whether a letter is free.
+    #[inline]
+    pub(crate) fn is_free(&mut self, letters: &Letters) -> bool {
+        if self.written.wrapping_sub(self.read) >= letters.count() {
             // With what the reader did before, which has the words of the letter that is written over.
             self.read = letters.read.0.load(Ordering::Acquire);
-            if self.written.wrapping_sub(self.read) >= LETTERS as u64 {
-                return false;
-            }
         }
+        self.written.wrapping_sub(self.read) < letters.count()
+    }
+
+    /// Writes a letter, at most [`LETTER_LEN`] bytes in several parts. One must be [free](Self::is_free).
+    pub(crate) fn write<'a>(&mut self, letters: &Letters, parts: impl Iterator<Item = &'a [u8]>) {
         let mut bytes = [0; LETTER_LEN];
         let mut len = 0;
         for part in parts {
             bytes[len..len + part.len()].copy_from_slice(part);
             len += part.len();
         }
+        store(&letters.after(self.written).words, &bytes[..len.next_multiple_of(8)]);
+        self.post(letters, len);
+    }
+
+    /// Writes a letter with at most [`COVER_LEN`] bytes, after which come those that are enclosed. One must be [free](Self::is_free), and the cell written.
+    pub(crate) fn enclose(&mut self, letters: &Letters, cover: &[u8], enclosed: Enclosed) {
+        let mut bytes = [0; COVER_LEN];
+        bytes[..cover.len()].copy_from_slice(cover);
+        let words = &letters.after(self.written).words;
+        words[0].store((enclosed.len as u64) << 8 | enclosed.cell as u64, Ordering::Relaxed);
+        store(&words[1..], &bytes[..cover.len().next_multiple_of(8)]);
+        self.post(letters, ENCLOSES | cover.len());
+    }
+
+    fn post(&mut self, letters: &Letters, len: usize) {
         let letter = letters.after(self.written);
-        for (word, bytes) in letter.words.iter().zip(bytes[..len.next_multiple_of(8)].chunks_exact(8)) {
-            word.store(u64::from_le_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
-        }
         self.written += 1;
         letter.stamp.store(self.written << LEN_BITS | len as u64, Ordering::Release);
-        true
+    }
+}
+
+/// Writes whole words.
+#[inline]
+fn store(words: &[AtomicU64], bytes: &[u8]) {
+    for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
+        word.store(u64::from_le_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
     }
 }
 
 impl Reader {
-    /// The length of the letter that comes next, if it is there. Never more than there can be, whatever the other end has written.
+    /// The stamp of the letter that comes next, if it is there.
     #[inline]
-    fn len(&self, letters: &Letters) -> Option<usize> {
+    fn stamp(&self, letters: &Letters) -> Option<u64> {
         let stamp = letters.after(self.read).stamp.load(Ordering::Acquire);
         let is_next = stamp >> LEN_BITS == (self.read + 1) & (u64::MAX >> LEN_BITS);
-        is_next.then_some((stamp as usize & ((1 << LEN_BITS) - 1)).clamp(self.taken, LETTER_LEN))
+        is_next.then_some(stamp)
     }
 
     /// Whether a letter waits.
     #[inline]
     pub(crate) fn is_there(&self, letters: &Letters) -> bool {
-        self.len(letters).is_some()
+        self.open.is_some() || self.stamp(letters).is_some()
     }
 
-    /// Takes the bytes of the next letter that fit into `buffer`, which is not empty; how many. 0 if there is no letter.
+    /// What is in the letter that comes next, if it is there; cells have `cell_len` bytes.
     #[inline]
-    pub(crate) fn read(&mut self, letters: &Letters, buffer: &mut [u8]) -> usize {
-        let Some(len) = self.len(letters) else { return 0 };
-        let mut bytes = [0; LETTER_LEN];
+    fn contents(&self, letters: &Letters, cell_len: usize) -> Option<Contents> {
+        if self.open.is_some() {
+            return self.open;
+        }
+        let len = self.stamp(letters)? as usize & ((1 << LEN_BITS) - 1);
+        if len & ENCLOSES == 0 {
+            return Some(Contents { len: len.min(LETTER_LEN), enclosed: None });
+        }
+        let word = letters.after(self.read).words[0].load(Ordering::Relaxed);
+        let enclosed = Enclosed { cell: word as usize % CELLS, len: ((word >> 8) as usize).min(cell_len) };
+        Some(Contents { len: (len - ENCLOSES).min(COVER_LEN), enclosed: Some(enclosed) })
+    }
+
+    /// Takes the next letter, if it encloses nothing, none of it was taken, and all of it fits into `buffer`.
+    #[inline]
+    fn read_whole(&mut self, letters: &Letters, buffer: &mut [u8]) -> Option<usize> {
+        if self.open.is_some() {
+            return None;
+        }
+        let len = self.stamp(letters)? as usize & ((1 << LEN_BITS) - 1);
+        if len > buffer.len().min(LETTER_LEN) {
+            return None;
+        }
         let words = &letters.after(self.read).words[..len.div_ceil(8)];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        for (bytes, word) in buffer[..len].chunks_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes()[..bytes.len()]);
         }
-        let n = buffer.len().min(len - self.taken);
-        buffer[..n].copy_from_slice(&bytes[self.taken..self.taken + n]);
-        self.taken += n;
-        if self.taken == len {
-            (self.read, self.taken) = (self.read + 1, 0);
+        self.read += 1;
+        letters.read.0.store(self.read, Ordering::Release);
+        Some(len)
+    }
+
+    /// Takes bytes of the next letter that fit into `buffer`, which is not empty. `None` if there is no letter. Cells have `cell_len` bytes;
+    /// `read_cell` copies from one.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        letters: &Letters,
+        cell_len: usize,
+        buffer: &mut [u8],
+        read_cell: impl FnOnce(usize, Range<usize>, &mut [u8]),
+    ) -> Option<Taken> {
+        if let Some(bytes) = self.read_whole(letters, buffer) {
+            return Some(Taken { bytes, cell: None, more_follows: false });
+        }
+        let contents = self.contents(letters, cell_len)?;
+        let Contents { len, enclosed } = contents;
+        let mut n = 0;
+        if self.taken < len {
+            let mut bytes = [0; LETTER_LEN];
+            let words = &letters.after(self.read).words[usize::from(enclosed.is_some())..][..len.div_ceil(8)];
+            for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+            n = buffer.len().min(len - self.taken);
+            buffer[..n].copy_from_slice(&bytes[self.taken..self.taken + n]);
+            self.taken += n;
+        }
+        if let Some(Enclosed { cell, len: cell_len }) = enclosed
+            && self.taken >= len
+        {
+            let left = len + cell_len - self.taken;
+            let m = left.min(buffer.len() - n);
+            if m > 0 && (n == 0 || left <= ALONG_MAX) {
+                let start = self.taken - len;
+                read_cell(cell, start..start + m, &mut buffer[n..n + m]);
+                self.taken += m;
+                n += m;
+            }
+        }
+        self.open = Some(contents);
+        let (mut cell, mut more_follows) = (None, false);
+        if self.taken == len + enclosed.map_or(0, |enclosed| enclosed.len) {
+            (self.read, self.taken, self.open) = (self.read + 1, 0, None);
             letters.read.0.store(self.read, Ordering::Release);
+            cell = enclosed.map(|enclosed| enclosed.cell);
+            more_follows = enclosed.is_some_and(|enclosed| enclosed.len == cell_len);
         }
-        n
+        Some(Taken { bytes: n, cell, more_follows })
     }
 }

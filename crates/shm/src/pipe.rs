@@ -1,9 +1,12 @@
-//! A pipe: a ring of bytes in shared memory, from one rank to another. What is short goes past the ring in [letters](Letters).
+//! A pipe: a ring of bytes in shared memory, from one rank to another. What is short goes past the ring in [letters](Letters); where two ranks are
+//! faster so, what is longer in [cells](crate::cells).
 //!
 //! Each end counts the bytes it has moved, publishes that on a line of its own, and remembers what it last saw of the other's:
 //! while there is room, or there are bytes, that is known already, neither reads a line that the other writes.
 
-use crate::letters::{LETTER_LEN, Letters, Reader, Writer};
+use crate::cells::{Cells, Hand};
+use crate::letters::{COVER_LEN, Enclosed, LETTER_LEN, Letter, Letters, Reader, Writer};
+use crate::pair_copy;
 use crate::region::Line;
 use crate::span::Span;
 use crate::staging_probe::lines_are_handed_back;
@@ -22,12 +25,88 @@ const HAND_BACK_BYTES: usize = 2 << 10;
 /// The memory that the two ends of a pipe share, besides the ring. All zero at first; indexed by end.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub(crate) struct Pipe<L: ?Sized = [Letter]> {
     /// Bytes moved since the beginning. Each end writes its own.
     moved: [Line<AtomicU64>; 2],
-    /// Whether an end wants to be woken when the other moves on. Hardly ever written, so its line is in both caches.
-    waits: Line<[AtomicU32; 2]>,
-    letters: Letters,
+    /// Hardly ever written, so its line is in both caches.
+    signs: Line<Signs>,
+    letters: Letters<L>,
+}
+
+/// Bytes of a pipe with so many letters.
+pub(crate) const fn pipe_len(letters: usize) -> usize {
+    size_of::<Pipe<[Letter; 0]>>() + letters * size_of::<Letter>()
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Signs {
+    /// Whether an end wants to be woken when the other moves on.
+    waits: [AtomicU32; 2],
+    /// Whether the pair has cells, in words of [`has_cells`](Pipe::has_cells): 0 until one end has said it.
+    cells: AtomicU32,
+}
+
+#[cfg(test)]
+impl Signs {
+    fn new() -> Self {
+        let word = || AtomicU32::new(0);
+        Self { waits: [word(), word()], cells: word() }
+    }
+}
+
+const NO_CELLS: u32 = 1;
+const WITH_CELLS: u32 = 2;
+
+impl<L: ?Sized> Pipe<L> {
+    /// Whether the pair of ranks whose pipe this is has cells. Whoever asks first decides it for both: `wanted` is what it says.
+    pub(crate) fn has_cells(&self, wanted: bool) -> bool {
+        let ours = if wanted { WITH_CELLS } else { NO_CELLS };
+        let cells = &self.signs.0.cells;
+        match cells.compare_exchange(0, ours, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => wanted,
+            Err(theirs) => theirs == WITH_CELLS,
+        }
+    }
+}
+
+/// The memory through which bytes go that are too long for a letter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) ring: Span,
+    pub(crate) cells: Cells,
+}
+
+/// Parts of a message, of which more and more is written.
+#[derive(Debug)]
+struct Parts<'a> {
+    parts: &'a [std::io::IoSlice<'a>],
+    /// Bytes written of the first of them.
+    written: usize,
+    left: usize,
+}
+
+impl<'a> Parts<'a> {
+    /// Parts of `left` bytes together.
+    fn new(parts: &'a [std::io::IoSlice<'a>], left: usize) -> Self {
+        let mut all = Self { parts, written: 0, left };
+        all.pass(0);
+        all
+    }
+
+    /// The rest of the first of them; empty if nothing is left.
+    fn first(&self) -> &'a [u8] {
+        self.parts.first().map_or(&[], |part| &part[self.written..])
+    }
+
+    /// So many bytes of the first were written.
+    fn pass(&mut self, n: usize) {
+        self.written += n;
+        self.left -= n;
+        while self.parts.first().is_some_and(|part| self.written == part.len()) {
+            (self.parts, self.written) = (&self.parts[1..], 0);
+        }
+    }
 }
 
 /// One end of a pipe, as its rank knows it. What it may move through the ring are `left` bytes: the writing end free ones, the reading end those
@@ -110,7 +189,7 @@ impl End {
     fn is_waited_for(&self, pipe: &Pipe) -> bool {
         // Pairs with the fence in `is_ready`: either we see that the other waits, or it sees how far we have come.
         fence(Ordering::SeqCst);
-        let waits = &pipe.waits.0[self.other()];
+        let waits = &pipe.signs.0.waits[self.other()];
         let is_waited_for = waits.load(Ordering::Relaxed) != 0;
         if is_waited_for {
             waits.store(0, Ordering::Relaxed);
@@ -123,7 +202,7 @@ impl End {
         if self.left() > 0 {
             return true;
         }
-        pipe.waits.0[self.own()].store(1, Ordering::Relaxed);
+        pipe.signs.0.waits[self.own()].store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.look(pipe);
         self.left() > 0 || self.direction == Direction::Recv && self.letters_in.is_there(&pipe.letters)
@@ -171,28 +250,35 @@ impl End {
         done
     }
 
-    /// Writes as much of `parts` as there is room for.
+    /// Writes as much of `parts` as there is room for; `hand` has the cells that this rank may write.
     pub(crate) fn write(
         &mut self,
         pipe: &Pipe,
-        ring: Span,
+        room: Room,
+        hand: &mut Hand,
         parts: &[std::io::IoSlice<'_>],
         wake: &impl Fn(),
     ) -> usize {
         let len = parts.iter().map(|part| part.len()).sum();
-        if (1..=LETTER_LEN).contains(&len)
-            && self.is_drained(pipe)
-            && self.letters_out.write(&pipe.letters, parts)
+        if (1..=LETTER_LEN).contains(&len) && self.is_drained(pipe) && self.letters_out.is_free(&pipe.letters)
         {
+            self.letters_out.write(&pipe.letters, parts.iter().map(|part| &part[..]));
             if self.is_waited_for(pipe) {
                 wake();
             }
             return len;
         }
-        let mut written = 0;
-        for part in parts {
-            let n = self.transfer(pipe, part.len(), |of, at| ring.part(at).write(&part[of]), wake);
-            written += n;
+        let mut parts = Parts::new(parts, len);
+        while parts.left > 0 && self.is_drained(pipe) && self.write_cell(pipe, room.cells, hand, &mut parts) {
+            if self.is_waited_for(pipe) {
+                wake();
+            }
+        }
+        while parts.left > 0 {
+            let part = parts.first();
+            let copy = |of: Range<usize>, at: Range<usize>| room.ring.part(at).write(&part[of]);
+            let n = self.transfer(pipe, part.len(), copy, wake);
+            parts.pass(n);
             if n < part.len() {
                 break;
             }
@@ -200,18 +286,66 @@ impl End {
         if self.publish(pipe) {
             wake();
         }
-        written
+        len - parts.left
     }
 
-    /// Reads as many bytes as there are, or some of them.
-    pub(crate) fn read(&mut self, pipe: &Pipe, ring: Span, buffer: &mut [u8], wake: &impl Fn()) -> usize {
-        let n = self.letters_in.read(&pipe.letters, buffer);
+    /// Writes some of what is left of `parts` into a cell. False if there is no cell, or no letter that would name it.
+    fn write_cell(&mut self, pipe: &Pipe, cells: Cells, hand: &mut Hand, parts: &mut Parts<'_>) -> bool {
+        if cells.len() == 0 || !self.letters_out.is_free(&pipe.letters) {
+            return false;
+        }
+        let Some(number) = hand.take() else { return false };
+        let cell = cells.cell(number);
+        let mut cover: &[u8] = &[];
+        if parts.first().len() <= COVER_LEN {
+            cover = parts.first();
+            parts.pass(cover.len());
+        }
+        let len = parts.left.min(cells.len());
+        let mut at = 0;
+        while at < len {
+            let part = parts.first();
+            let n = part.len().min(len - at);
+            pair_copy::write(cell.part(at..at + n), &part[..n]);
+            parts.pass(n);
+            at += n;
+        }
+        self.letters_out.enclose(&pipe.letters, cover, Enclosed { cell: number, len });
+        true
+    }
+
+    /// Reads as many bytes as there are, or some of them; cells that were read to their end go into `hand`.
+    pub(crate) fn read(
+        &mut self,
+        pipe: &Pipe,
+        room: Room,
+        hand: &mut Hand,
+        buffer: &mut [u8],
+        wake: &impl Fn(),
+    ) -> usize {
+        let mut n = 0;
+        let read_cell = |cell: usize, range: Range<usize>, buffer: &mut [u8]| {
+            pair_copy::read(buffer, room.cells.cell(cell).part(range));
+        };
+        while n < buffer.len()
+            && let Some(taken) =
+                self.letters_in.read(&pipe.letters, room.cells.len(), &mut buffer[n..], read_cell)
+        {
+            n += taken.bytes;
+            if let Some(cell) = taken.cell {
+                hand.put(cell);
+            }
+            // To look for a letter takes its line from the writer: only where more is to be expected.
+            if !taken.more_follows {
+                break;
+            }
+        }
         if n > 0 {
             return n;
         }
         let len = buffer.len();
         let copy = |of: Range<usize>, at: Range<usize>| {
-            let written = ring.part(at);
+            let written = room.ring.part(at);
             written.read_far(&mut buffer[of]);
             if written.len() >= HAND_BACK_BYTES && lines_are_handed_back() {
                 written.own_lines();
@@ -226,268 +360,7 @@ impl End {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use std::io::IoSlice;
-
-    fn pipe() -> Pipe {
-        let line = || Line(AtomicU64::new(0));
-        let waits = Line([AtomicU32::new(0), AtomicU32::new(0)]);
-        Pipe { moved: [line(), line()], waits, letters: Letters::new() }
-    }
-
-    const CAPACITY: usize = 512;
-
-    /// Ends of one pipe in this thread.
-    struct Both {
-        pipe: Pipe,
-        ring: Vec<u8>,
-        writer: End,
-        reader: End,
-    }
-
-    impl Both {
-        fn new() -> Self {
-            let [writer, reader] = [Direction::Send, Direction::Recv].map(|d| End::new(d, CAPACITY));
-            Self { pipe: pipe(), ring: vec![0; CAPACITY], writer, reader }
-        }
-
-        fn write(&mut self, bytes: &[u8]) -> usize {
-            // SAFETY: the ring outlives the span, and only this thread uses it.
-            let ring = unsafe { Span::new(self.ring.as_mut_ptr(), CAPACITY) };
-            self.writer.write(
-                &self.pipe,
-                ring,
-                &[IoSlice::new(&bytes[..1]), IoSlice::new(&bytes[1..])],
-                &|| {},
-            )
-        }
-
-        fn read(&mut self, len: usize) -> Vec<u8> {
-            // SAFETY: the ring outlives the span, and only this thread uses it.
-            let ring = unsafe { Span::new(self.ring.as_mut_ptr(), CAPACITY) };
-            let mut buffer = vec![0; len];
-            let n = self.reader.read(&self.pipe, ring, &mut buffer, &|| {});
-            buffer.truncate(n);
-            buffer
-        }
-    }
-
-    /// So many bytes that count on from this one.
-    fn bytes(first: u8, len: usize) -> Vec<u8> {
-        (0..len).map(|i| first.wrapping_add(i as u8)).collect()
-    }
-
-    #[test]
-    fn bytes_wrap_around_and_no_more_are_taken_than_fit() {
-        let mut both = Both::new();
-        assert!(both.read(3).is_empty(), "nothing was written");
-        assert_eq!(both.write(&bytes(0, 300)), 300);
-        assert_eq!(both.read(200), bytes(0, 200));
-        assert_eq!(both.write(&bytes(44, 500)), 412, "100 are in it still");
-        assert_eq!(both.write(&bytes(0, 2)), 0, "full");
-        assert_eq!(both.read(1000), bytes(200, 512));
-        assert!(both.read(1).is_empty());
-        assert_eq!(both.write(&bytes(7, 600)), 512, "all of it");
-        assert_eq!(both.read(500), bytes(7, 500));
-    }
-
-    #[test]
-    fn an_end_is_ready_when_bytes_can_move() {
-        let mut both = Both::new();
-        assert!(both.writer.is_ready(&both.pipe) && !both.reader.is_ready(&both.pipe));
-        assert_eq!(both.write(&bytes(0, CAPACITY)), CAPACITY);
-        assert!(!both.writer.is_ready(&both.pipe) && both.reader.is_ready(&both.pipe));
-        both.read(1);
-        assert!(both.writer.is_ready(&both.pipe) && both.reader.is_ready(&both.pipe));
-        both.read(CAPACITY);
-        assert!(!both.reader.is_ready(&both.pipe));
-        both.write(&bytes(0, 1));
-        assert!(both.reader.is_ready(&both.pipe), "for a letter");
-    }
-
-    #[test]
-    fn letters_are_read_in_their_place_in_whatever_pieces() {
-        let mut both = Both::new();
-        // The fifth finds no free letter, the sixth something in the ring.
-        let lens = [1, LETTER_LEN, 100, 9, 10, 11, LETTER_LEN + 1];
-        let mut sent = 0;
-        for len in lens {
-            assert_eq!(both.write(&bytes(sent as u8, len)), len);
-            sent += len;
-        }
-        assert_eq!(both.writer.moved, 10 + 11 + LETTER_LEN as u64 + 1);
-        let mut read = 0;
-        for len in [1, 200, 3, 400, 1000, 1000, 1000, 1000] {
-            let got = both.read(len);
-            assert_eq!(got, bytes(read as u8, got.len()));
-            read += got.len();
-        }
-        assert_eq!(read, sent);
-        assert_eq!(both.write(&bytes(0, 5)), 5);
-        assert_eq!(both.writer.letters_out.written(), 5, "the ring holds nothing again");
-        assert_eq!(both.read(9), bytes(0, 5));
-    }
-
-    #[test]
-    fn nonsense_from_the_other_end_does_no_harm() {
-        let mut both = Both::new();
-        for theirs in [9, 1 << 40, u64::MAX] {
-            both.pipe.moved[Direction::Send as usize].0.store(theirs, Ordering::Release);
-            assert!(both.read(100).len() <= 100);
-            both.pipe.moved[Direction::Recv as usize].0.store(theirs, Ordering::Release);
-            assert!(both.write(&[7; 100]) <= 100);
-            for stamp in [0, 1 << 8, 1 << 8 | 255, theirs] {
-                both.pipe.letters.spoil(stamp);
-                assert!(both.read(100).len() <= 100);
-                assert!(both.write(&[7; 100]) <= 100);
-            }
-        }
-    }
-}
+mod tests;
 
 #[cfg(all(test, loom))]
-mod models {
-    use super::*;
-    use crate::futex::Futex;
-    use loom::cell::UnsafeCell;
-    use loom::sync::Arc;
-    use loom::thread;
-    use std::time::Duration;
-
-    struct Shared {
-        pipe: Pipe,
-        ring: [UnsafeCell<u64>; 1],
-        /// Each end's.
-        doors: [Futex; 2],
-    }
-
-    impl Shared {
-        fn new() -> Arc<Self> {
-            let line = || Line(AtomicU64::new(0));
-            let waits = Line([AtomicU32::new(0), AtomicU32::new(0)]);
-            let pipe = Pipe { moved: [line(), line()], waits, letters: Letters::new() };
-            Arc::new(Self { pipe, ring: [UnsafeCell::new(0)], doors: [Futex::new(), Futex::new()] })
-        }
-
-        /// Moves one cell, and sleeps until that can be done; `touch` is given it.
-        fn step(&self, end: &mut End, mut touch: impl FnMut(&UnsafeCell<u64>)) {
-            let door = &self.doors[end.own()];
-            let mut heard = door.value();
-            while end.next(&self.pipe, 1).is_empty() {
-                if !end.is_ready(&self.pipe) {
-                    door.wait(heard, Duration::ZERO);
-                    heard = door.value();
-                }
-            }
-            touch(&self.ring[0]);
-            end.moved += 1;
-            if end.publish(&self.pipe) {
-                self.doors[end.other()].bump();
-            }
-        }
-    }
-
-    /// A ring of one cell, so that each end waits for the other. loom's cell panics if both touch it at once, and loom
-    /// itself if both sleep.
-    fn all_is_read_as_it_was_written(count: u64, preemptions: Option<usize>) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = preemptions;
-        model.check(move || {
-            let shared = Shared::new();
-            let theirs = shared.clone();
-            let writer = thread::spawn(move || {
-                let mut end = End::new(Direction::Send, 1);
-                for value in 1..=count {
-                    // SAFETY: loom checks what is claimed here.
-                    theirs.step(&mut end, |cell| cell.with_mut(|cell| unsafe { *cell = value }));
-                }
-            });
-            let mut end = End::new(Direction::Recv, 1);
-            for value in 1..=count {
-                // SAFETY: loom checks what is claimed here.
-                shared.step(&mut end, |cell| assert_eq!(cell.with(|cell| unsafe { *cell }), value));
-            }
-            writer.join().unwrap();
-        });
-    }
-
-    /// Values go as letters where the ring is drained, else through the ring of one cell. The reader takes letters first, and must get all in order.
-    fn letters_keep_their_place(count: u64, preemptions: Option<usize>) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = preemptions;
-        model.check(move || {
-            let shared = Shared::new();
-            let theirs = shared.clone();
-            let writer = thread::spawn(move || {
-                let mut end = End::new(Direction::Send, 1);
-                for value in 1..=count {
-                    let bytes = [value as u8];
-                    // Every second one goes through the ring, as one does that is long.
-                    if value % 2 == 1
-                        && end.is_drained(&theirs.pipe)
-                        && end.letters_out.write(&theirs.pipe.letters, &[std::io::IoSlice::new(&bytes)])
-                    {
-                        if end.is_waited_for(&theirs.pipe) {
-                            theirs.doors[end.other()].bump();
-                        }
-                        continue;
-                    }
-                    // SAFETY: loom checks what is claimed here.
-                    theirs.step(&mut end, |cell| cell.with_mut(|cell| unsafe { *cell = value }));
-                }
-            });
-            let mut end = End::new(Direction::Recv, 1);
-            let door = &shared.doors[end.own()];
-            for value in 1..=count {
-                let mut heard = door.value();
-                let got = loop {
-                    let mut letter = [0];
-                    if end.letters_in.read(&shared.pipe.letters, &mut letter) == 1 {
-                        break u64::from(letter[0]);
-                    }
-                    if !end.next(&shared.pipe, 1).is_empty() {
-                        // SAFETY: loom checks what is claimed here.
-                        let got = shared.ring[0].with(|cell| unsafe { *cell });
-                        end.moved += 1;
-                        if end.publish(&shared.pipe) {
-                            shared.doors[end.other()].bump();
-                        }
-                        break got;
-                    }
-                    if !end.is_ready(&shared.pipe) {
-                        door.wait(heard, Duration::ZERO);
-                        heard = door.value();
-                    }
-                };
-                assert_eq!(got, value);
-            }
-            writer.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn a_reader_that_sleeps_is_woken_by_a_letter() {
-        letters_keep_their_place(1, None);
-    }
-
-    #[test]
-    fn a_letter_before_the_ring_is_read_before_it() {
-        letters_keep_their_place(2, Some(3));
-    }
-
-    #[test]
-    fn letters_and_the_ring_in_turn() {
-        letters_keep_their_place(3, Some(2));
-    }
-
-    #[test]
-    fn a_reader_that_sleeps_is_woken() {
-        all_is_read_as_it_was_written(1, None);
-    }
-
-    #[test]
-    fn both_sleep_and_are_woken_in_turn() {
-        all_is_read_as_it_was_written(2, Some(3));
-    }
-}
+mod models;

@@ -45,7 +45,7 @@ impl Team {
             _ => {
                 let path = self.path(way, largest, self.world_size, false);
                 self.run(call, path.planned(plan), |team, call| {
-                    let offer = Parts { buffer: input, part: &block, largest, same: false };
+                    let offer = Parts { buffer: input, part: &block, largest, same: false, both_ways: false };
                     team.reduce_scatter_spans(call, offer, path, largest, output, reduction)
                 })
             }

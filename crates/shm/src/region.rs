@@ -53,6 +53,8 @@ pub(crate) enum Staging {
     /// Of two ranks each writes the cell that it has read before. The line of a cell that a core has just read can be written there at
     /// once; a line that the other core read last must be taken from it first. Reductions use the slots as in `Own`.
     Swapped,
+    /// As `Swapped`; and whoever reads a cell claims its lines, so that they come once for reading and for writing.
+    Claimed,
 }
 
 /// A cell on a cache line of its own. 128 bytes: lines are prefetched in pairs.
@@ -122,7 +124,7 @@ impl Region {
         let (writes, slots) = match staging {
             Staging::Crowded => (rank..rank + 1, SLOTS_CROWDED),
             Staging::Own => (rank..rank + 1, SLOTS),
-            Staging::Swapped => (0..self.world_size, SLOTS),
+            Staging::Swapped | Staging::Claimed => (0..self.world_size, SLOTS),
         };
         for rank in writes {
             self.memory.populate(self.staging_offset(rank, 0), slots as usize * SLOT_LEN);
@@ -130,7 +132,11 @@ impl Region {
     }
 
     pub(crate) fn is_swapped(&self) -> bool {
-        self.staging == Staging::Swapped
+        matches!(self.staging, Staging::Swapped | Staging::Claimed)
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.staging == Staging::Claimed
     }
 
     /// How many slots of a rank are used, a power of two: so many pieces it may be ahead of the slowest.

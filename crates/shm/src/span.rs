@@ -67,7 +67,7 @@ impl Span {
         unsafe { phalanx_kernels::copy_by_pages(from.start, self.start, self.len) };
     }
 
-    /// As [`copy_from`](Self::copy_from), by the C library's copy: for what no other core has touched, where it is the faster one.
+    /// As [`copy_from`](Self::copy_from), by the C library's copy: where no other core has touched either, or where that was measured to be faster.
     ///
     /// # Panics
     /// If `from` has another length.
@@ -75,6 +75,16 @@ impl Span {
         assert_eq!(self.len, from.len, "spans of one length are copied");
         // SAFETY: as for `copy_from`.
         unsafe { std::ptr::copy(from.start, self.start, self.len) };
+    }
+
+    /// As [`copy_from`](Self::copy_from), where another core has written `from` and this one will write it next: it owns the lines afterwards.
+    ///
+    /// # Panics
+    /// If `from` has another length.
+    pub(crate) fn copy_claimed_from(self, from: Self) {
+        assert_eq!(self.len, from.len, "spans of one length are copied");
+        // SAFETY: as for `copy_from`.
+        unsafe { phalanx_kernels::copy_claimed(from.start, self.start, self.len) };
     }
 
     /// As [`copy_from`](Self::copy_from), past the caches.

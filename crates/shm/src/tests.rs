@@ -279,7 +279,7 @@ fn every_operation_through_staging() {
 /// that don't.
 #[test]
 fn every_operation_wherever_two_ranks_stage() {
-    for staging in [Staging::Own, Staging::Swapped] {
+    for staging in [Staging::Own, Staging::Swapped, Staging::Claimed] {
         let all_are_there = Barrier::new(2);
         on_team(2, false, Reach::Staging, |rank| {
             all_are_there.wait();

@@ -8,10 +8,13 @@
 //!
 //! Nobody touches the pipe from a rank to itself, so it takes addresses but no memory; nor does any other take some before it is used.
 
+use crate::cells::{Cells, Hand};
 use crate::futex::Futex;
+use crate::letters::{FEW_LETTERS, MANY_LETTERS};
 use crate::memory::Memory;
-use crate::pipe::{End, Pipe};
+use crate::pipe::{End, Pipe, Room, pipe_len};
 use crate::span::Span;
+use crate::staging_probe::lines_are_handed_back;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Direction, LinkFault, OwnerProcess, Transport, Wait, WakeSource};
@@ -52,8 +55,17 @@ const fn ring_len(world_size: usize) -> usize {
     len
 }
 
+/// Whether pairs may have cells: only where their rings are the longest.
+const fn may_have_cells(world_size: usize) -> bool {
+    ring_len(world_size) == RING_LEN_MAX
+}
+
+const fn letters(world_size: usize) -> usize {
+    if may_have_cells(world_size) { MANY_LETTERS } else { FEW_LETTERS }
+}
+
 const fn rings_offset(world_size: usize) -> usize {
-    let pipes = world_size * world_size * size_of::<Pipe>();
+    let pipes = world_size * world_size * pipe_len(letters(world_size));
     (world_size * size_of::<Rank>() + pipes).next_multiple_of(PAGE)
 }
 
@@ -68,6 +80,10 @@ pub const fn pipes_len(world_size: usize) -> usize {
 struct Segment {
     memory: Memory,
     world_size: usize,
+    /// What follows from the number of ranks, computed once: the letters of a pipe, where the rings begin, and the length of each.
+    letters: usize,
+    rings_offset: usize,
+    ring_len: usize,
 }
 
 impl Segment {
@@ -84,18 +100,59 @@ impl Segment {
     }
 
     fn pipe(&self, from: usize, to: usize) -> &Pipe {
-        let offset = self.world_size * size_of::<Rank>() + self.index(from, to) * size_of::<Pipe>();
-        let at = self.memory.at(offset, size_of::<Pipe>()).cast::<Pipe>();
-        // SAFETY: mapped for as long as `self`, aligned (all sizes are multiples of 128), zero or written as atomics only.
-        unsafe { at.as_ref() }
+        let len = pipe_len(self.letters);
+        let at = self.memory.at(self.world_size * size_of::<Rank>() + self.index(from, to) * len, len);
+        // A pointer to what ends with a slice has that slice's length.
+        let pipe = std::ptr::slice_from_raw_parts(at.as_ptr(), self.letters) as *const Pipe;
+        // SAFETY: mapped for as long as `self`, as long as a pipe with so many letters is, aligned (all sizes are multiples of 128), zero or
+        // written as atomics only.
+        unsafe { &*pipe }
     }
 
     fn ring(&self, from: usize, to: usize) -> Span {
-        let len = ring_len(self.world_size);
-        let at = self.memory.at(rings_offset(self.world_size) + self.index(from, to) * len, len);
+        let len = self.ring_len;
+        let at = self.memory.at(self.rings_offset + self.index(from, to) * len, len);
         // SAFETY: mapped for as long as the transport, whose ends alone use it; between the two ends the counters
-        // of the pipe say whose each byte is.
+        // of the pipe, or the owner of a cell, say whose each byte is.
         unsafe { Span::new(at.as_ptr(), len) }
+    }
+
+    /// Through what bytes go from rank to rank. Cells take the second half of both rings.
+    fn room(&self, from: usize, to: usize, has_cells: bool) -> Room {
+        let ring = self.ring(from, to);
+        if !has_cells {
+            return Room { ring, cells: Cells::NONE };
+        }
+        let len = ring.len();
+        let rings = [self.ring(from.min(to), from.max(to)), self.ring(from.max(to), from.min(to))];
+        let cells = Cells::new(rings.map(|ring| ring.part(len / 2..len)));
+        Room { ring: ring.part(0..len / 2), cells }
+    }
+}
+
+/// What one rank knows of the two pipes between it and another.
+#[derive(Debug)]
+struct Link {
+    outgoing: End,
+    incoming: End,
+    has_cells: bool,
+    hand: Hand,
+}
+
+impl Link {
+    /// Nothing was moved. Whoever makes its link first decides whether the pair has cells.
+    #[cold]
+    fn new(segment: &Segment, rank: usize, peer: usize) -> Self {
+        let len = segment.ring_len;
+        let wants_cells = may_have_cells(segment.world_size) && !lines_are_handed_back();
+        let has_cells = segment.pipe(rank.min(peer), rank.max(peer)).has_cells(wants_cells);
+        let capacity = if has_cells { len / 2 } else { len };
+        Self {
+            outgoing: End::new(Direction::Send, capacity),
+            incoming: End::new(Direction::Recv, capacity),
+            has_cells,
+            hand: Hand::of_end(usize::from(rank > peer)),
+        }
     }
 }
 
@@ -155,9 +212,8 @@ pub struct ShmTransport {
     owner_process: OwnerProcess,
     rank: usize,
     wakers: Vec<Arc<RankWaker>>,
-    /// By peer.
-    outgoing: Vec<End>,
-    incoming: Vec<End>,
+    /// By peer; `None` before it is used.
+    links: Vec<Option<Link>>,
 }
 
 impl ShmTransport {
@@ -172,7 +228,13 @@ impl ShmTransport {
     pub fn join(file: impl AsFd, rank: usize, world_size: usize) -> Result<Self> {
         assert!(rank < world_size, "rank {rank} of {world_size}");
         let memory = Memory::map(file, pipes_len(world_size))?;
-        let segment = Arc::new(Segment { memory, world_size });
+        let segment = Arc::new(Segment {
+            memory,
+            world_size,
+            letters: letters(world_size),
+            rings_offset: rings_offset(world_size),
+            ring_len: ring_len(world_size),
+        });
         // Two would both write what is one rank's alone.
         if segment.rank(rank).joined.swap(1, Ordering::Relaxed) != 0 {
             let error = std::io::Error::new(ErrorKind::AlreadyExists, "a rank joins once");
@@ -180,13 +242,11 @@ impl ShmTransport {
             return Err(Error::io(doing, error));
         }
         let waker = |rank| Arc::new(RankWaker { segment: segment.clone(), rank });
-        let ends = |direction| (0..world_size).map(|_| End::new(direction, ring_len(world_size))).collect();
         Ok(Self {
             owner_process: OwnerProcess::here(),
             rank,
             wakers: (0..world_size).map(waker).collect(),
-            outgoing: ends(Direction::Send),
-            incoming: ends(Direction::Recv),
+            links: (0..world_size).map(|_| None).collect(),
             segment,
         })
     }
@@ -194,6 +254,20 @@ impl ShmTransport {
     fn is_closed(&self, peer: usize) -> bool {
         self.segment.rank(peer).closed.load(Ordering::Acquire) != 0
     }
+
+    #[inline]
+    fn link(&mut self, peer: usize) -> Parts<'_> {
+        let Self { segment, rank, wakers, links, .. } = self;
+        let link = links[peer].get_or_insert_with(|| Link::new(segment, *rank, peer));
+        Parts { link, segment, waker: &wakers[peer] }
+    }
+}
+
+/// What a link with a peer takes to use it.
+struct Parts<'a> {
+    link: &'a mut Link,
+    segment: &'a Segment,
+    waker: &'a RankWaker,
 }
 
 impl Transport for ShmTransport {
@@ -213,21 +287,25 @@ impl Transport for ShmTransport {
         if self.is_closed(peer) {
             return Err(LinkFault::Closed);
         }
-        let (from, to, waker) = (self.rank, peer, &self.wakers[peer]);
-        let (pipe, ring) = (self.segment.pipe(from, to), self.segment.ring(from, to));
-        Ok(self.outgoing[peer].write(pipe, ring, bytes, &|| waker.wake()))
+        let (from, to) = (self.rank, peer);
+        let Parts { link: Link { outgoing, hand, has_cells, .. }, segment, waker } = self.link(peer);
+        let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
+        Ok(outgoing.write(pipe, room, hand, bytes, &|| waker.wake()))
     }
 
     fn takes(&mut self, peer: usize, len: usize) -> bool {
-        self.outgoing[peer].takes(self.segment.pipe(self.rank, peer), len)
+        let rank = self.rank;
+        let Parts { link, segment, .. } = self.link(peer);
+        link.outgoing.takes(segment.pipe(rank, peer), len)
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
         // Before the bytes: those that were written before it was closed are not overlooked.
         let is_closed = self.is_closed(peer);
-        let (from, to, waker) = (peer, self.rank, &self.wakers[peer]);
-        let (pipe, ring) = (self.segment.pipe(from, to), self.segment.ring(from, to));
-        match self.incoming[peer].read(pipe, ring, buffer, &|| waker.wake()) {
+        let (from, to) = (peer, self.rank);
+        let Parts { link: Link { incoming, hand, has_cells, .. }, segment, waker } = self.link(peer);
+        let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
+        match incoming.read(pipe, room, hand, buffer, &|| waker.wake()) {
             0 if is_closed => Err(LinkFault::Closed),
             n => Ok(n),
         }
@@ -238,10 +316,11 @@ impl Transport for ShmTransport {
     }
 
     fn watch(&mut self, peer: usize, direction: Direction, _wait: &mut Wait) -> bool {
-        let (rank, segment) = (self.rank, &self.segment);
+        let rank = self.rank;
+        let Parts { link, segment, .. } = self.link(peer);
         let is_ready = match direction {
-            Direction::Send => self.outgoing[peer].is_ready(segment.pipe(rank, peer)),
-            Direction::Recv => self.incoming[peer].is_ready(segment.pipe(peer, rank)),
+            Direction::Send => link.outgoing.is_ready(segment.pipe(rank, peer)),
+            Direction::Recv => link.incoming.is_ready(segment.pipe(peer, rank)),
         };
         is_ready || self.is_closed(peer)
     }

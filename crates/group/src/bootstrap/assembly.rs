@@ -394,6 +394,7 @@ fn force_staging(staging: Staging) {
     phalanx_shm::force_staging(match staging {
         Staging::Own => phalanx_shm::PairStaging::Own,
         Staging::Swapped => phalanx_shm::PairStaging::Swapped,
+        Staging::Claimed => phalanx_shm::PairStaging::Claimed,
     });
 }
 

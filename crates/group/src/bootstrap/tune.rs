@@ -6,7 +6,7 @@ use crate::{ProcessGroup, join};
 use phalanx_algo::Link;
 use phalanx_core::{DType, Error, ReduceOp, Result};
 use phalanx_kernels::Kernel;
-use phalanx_rendezvous::{Config, TcpStoreServer};
+use phalanx_rendezvous::{Config, Staging, TcpStoreServer};
 use phalanx_transport::{Secret, loopback};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -47,24 +47,24 @@ pub fn tune() -> Result<Prices> {
     Ok(Prices { measured: Some(Measured::here()), loopback, network })
 }
 
-/// How long an all_gather of 64 KiB of each of two ranks takes that share memory and have a core each: where each stages in memory of its own, and where
-/// memory changes hands. `None` where there are no such ranks. Groups measure it for themselves when two ranks meet.
+/// How long an all_gather of 64 KiB of each of two ranks takes that share memory and have a core each, by where they stage. `None` where there are no
+/// such ranks. Groups measure it for themselves when two ranks meet, and take the first of the shortest.
 ///
 /// # Errors
 /// [`Io`](Error::Io) if the memory can't be had.
 ///
 /// # Examples
 /// ```
-/// if let Some((own, swapped)) = phalanx_group::tune_staging()? {
-///     println!("{own:?} in memory of their own, {swapped:?} in memory that changes hands");
+/// for (staging, time) in phalanx_group::tune_staging()?.into_iter().flatten() {
+///     println!("{staging}: {time:?}");
 /// }
 /// # Ok::<(), phalanx_core::Error>(())
 /// ```
-pub fn tune_staging() -> Result<Option<(Duration, Duration)>> {
+pub fn tune_staging() -> Result<Option<[(Staging, Duration); 3]>> {
     #[cfg(target_os = "linux")]
     if cores() > 1 {
-        let times = phalanx_shm::measure_staging()?;
-        return Ok(Some((times.own, times.swapped)));
+        let phalanx_shm::StagingTimes { own, swapped, claimed } = phalanx_shm::measure_staging()?;
+        return Ok(Some([(Staging::Own, own), (Staging::Swapped, swapped), (Staging::Claimed, claimed)]));
     }
     Ok(None)
 }

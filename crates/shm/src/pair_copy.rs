@@ -1,0 +1,59 @@
+//! How bytes are copied to and from the memory through which ranks exchange them.
+//!
+//! Where two ranks claim the lines that they read, the C library's copy is the faster one on lines that are owned, and on few others. It is slow where
+//! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn.
+
+use crate::region::Region;
+use crate::span::Span;
+use crate::staging_probe::lines_are_claimed;
+
+/// The C library copies fewer bytes even where their lines are not owned.
+const FEW_BYTES: usize = 8 << 10;
+
+impl Region {
+    /// Copies what this rank gives to where it is staged; `owns` says that it has claimed these lines if any were to be claimed.
+    pub(crate) fn put(&self, to: Span, from: Span, owns: bool) {
+        put(to, from, self.is_claimed(), owns);
+    }
+
+    /// Copies what is staged to where it belongs. If this rank `writes_next` there, its lines are claimed.
+    pub(crate) fn get(&self, to: Span, from: Span, writes_next: bool) {
+        get(to, from, self.is_claimed(), writes_next);
+    }
+}
+
+/// Writes to a cell of a pipe.
+pub(crate) fn write(cell: Span, from: &[u8]) {
+    // SAFETY: borrowed until this returns, and only read.
+    let from = unsafe { Span::new(from.as_ptr().cast_mut(), from.len()) };
+    put(cell, from, lines_are_claimed(), true);
+}
+
+/// Reads from a cell of a pipe, which then belongs to this rank.
+pub(crate) fn read(into: &mut [u8], cell: Span) {
+    // SAFETY: borrowed until this returns.
+    let into = unsafe { Span::new(into.as_mut_ptr(), into.len()) };
+    let claimed = lines_are_claimed();
+    if !claimed {
+        cell.fetch();
+    }
+    get(into, cell, claimed, true);
+}
+
+fn put(to: Span, from: Span, claimed: bool, owns: bool) {
+    if claimed && (owns || from.len() < FEW_BYTES) {
+        to.copy_own_from(from);
+    } else {
+        to.copy_from(from);
+    }
+}
+
+fn get(to: Span, from: Span, claimed: bool, writes_next: bool) {
+    if claimed && writes_next {
+        to.copy_claimed_from(from);
+    } else if claimed && from.len() < FEW_BYTES {
+        to.copy_own_from(from);
+    } else {
+        to.copy_far_from(from);
+    }
+}
