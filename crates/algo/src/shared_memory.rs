@@ -33,7 +33,7 @@ pub enum MemoryWay {
     Staged,
     /// Read from the other's memory.
     ProcessVm,
-    /// Read from the root's memory, and the end written by the root.
+    /// The first bytes read from the giver's memory by who takes them, the rest written by the giver.
     Shared,
     /// Each looks at the flags of all.
     Mutual,
@@ -87,7 +87,9 @@ impl MemoryCall {
             OpKind::AllReduce | OpKind::Reduce => MemoryWay::TwoPhases,
             OpKind::ReduceScatter if self.len <= LINE_BYTES => MemoryWay::Inline,
             OpKind::ReduceScatter if self.is_worth_one_shot() => MemoryWay::OneShot,
-            OpKind::Broadcast if self.reads_far() && !self.is_crowded => MemoryWay::Shared,
+            OpKind::Broadcast | OpKind::Gather | OpKind::Scatter if self.reads_far() && !self.is_crowded => {
+                MemoryWay::Shared
+            }
             OpKind::Barrier if self.is_crowded => MemoryWay::Central,
             OpKind::Barrier => MemoryWay::Mutual,
             op if op != OpKind::ReduceScatter && self.fits_a_line() => MemoryWay::Inline,
@@ -140,10 +142,10 @@ impl MemoryWay {
         match op {
             OpKind::AllReduce | OpKind::Reduce => &[Self::Inline, Self::OneShot, Self::TwoPhases, Self::Push],
             OpKind::ReduceScatter => &[Self::Inline, Self::OneShot, Self::Staged, Self::ProcessVm],
-            OpKind::Broadcast => &[Self::Inline, Self::Staged, Self::ProcessVm, Self::Shared],
-            OpKind::AllGather | OpKind::Gather | OpKind::Scatter | OpKind::AllToAll => {
-                &[Self::Inline, Self::Staged, Self::ProcessVm]
+            OpKind::Broadcast | OpKind::Gather | OpKind::Scatter => {
+                &[Self::Inline, Self::Staged, Self::ProcessVm, Self::Shared]
             }
+            OpKind::AllGather | OpKind::AllToAll => &[Self::Inline, Self::Staged, Self::ProcessVm],
             OpKind::Barrier => &[Self::Mutual, Self::Central],
             _ => &[],
         }
@@ -186,7 +188,7 @@ impl MemoryWay {
                 "The taker reads from the giver's memory: one copy, by the kernel. For large parts, where it copies well."
             }
             Self::Shared => {
-                "The others read all but the end of the root's memory, and the root writes that to theirs meanwhile. \
+                "The takers read the first bytes in the giver's memory, and the giver writes the rest to theirs meanwhile. \
                  For large buffers, where the kernel copies well and each rank has a core."
             }
             Self::Mutual => {
@@ -212,7 +214,8 @@ impl MemoryWay {
             (Self::Mutual | Self::Central, _) => "0",
             (Self::Inline | Self::OneShot, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter) => "n",
             (Self::TwoPhases | Self::Push, _) => "2(P − 1)b",
-            (Self::Shared, _) => "(P − 1)n/P",
+            (Self::Shared, OpKind::Broadcast) => "(P − 1)n/P",
+            (Self::Shared, _) => "(P − 1)b/P",
             (Self::ProcessVm, OpKind::Broadcast) | (Self::Inline, OpKind::Broadcast) => "n",
             (Self::Staged, OpKind::Broadcast) => "n",
             (Self::ProcessVm, _) => "(P − 1)b",
@@ -232,6 +235,7 @@ impl MemoryWay {
             "n" => volume.len,
             "(P − 1)b" => others,
             "(P − 1)n/P" => volume.len * volume.others() / volume.world_size as f64,
+            "(P − 1)b/P" => others / volume.world_size as f64,
             "Pb" => others + volume.block,
             _ => 2.0 * others,
         };
@@ -265,6 +269,8 @@ mod tests {
             (OpKind::AllReduce, [Inline, OneShot, TwoPhases, Push]),
             (OpKind::ReduceScatter, [Inline, OneShot, Staged, ProcessVm]),
             (OpKind::Broadcast, [Inline, Staged, Staged, Shared]),
+            (OpKind::Gather, [Inline, Staged, Staged, Shared]),
+            (OpKind::Scatter, [Inline, Staged, Staged, Shared]),
             (OpKind::AllToAll, [Inline, Staged, Staged, ProcessVm]),
         ] {
             let taken = [64, 512, 64 << 10, 16 << 20].map(|bytes| call(op, bytes).recommended());

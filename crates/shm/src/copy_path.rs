@@ -118,10 +118,7 @@ impl Team {
                 }
             }
         }
-        let (kind, base) = match self.windows.find(offer.buffer) {
-            Some((window, offset)) => (MEMORY + window, offset),
-            None => (MEMORY, offer.buffer.addr()),
-        };
+        let (kind, base) = self.location(offer.buffer);
         let slot = self.given(self.rank, piece);
         if offer.same {
             self.post(piece, &[kind, base + (offer.part)(self.rank).start as u64]);
@@ -133,6 +130,14 @@ impl Team {
         }
         self.post(piece, &[kind]);
         Ok(true)
+    }
+
+    /// The first word of a post that says where a buffer is, and where it begins there.
+    pub(crate) fn location(&self, buffer: Span) -> (u64, u64) {
+        match self.windows.find(buffer) {
+            Some((window, offset)) => (MEMORY + window, offset),
+            None => (MEMORY, buffer.addr()),
+        }
     }
 
     /// Whether the readers are to hand the lines back.

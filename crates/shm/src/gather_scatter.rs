@@ -23,7 +23,7 @@ pub struct Transfer<'a> {
     pub part: &'a dyn Fn(usize) -> Range<usize>,
     /// The ranges of the output for what each gives this rank. `None` if it takes nothing.
     pub place: Option<&'a dyn Fn(usize) -> Range<usize>>,
-    /// The part that this rank gives itself, if it is to be copied here: after what others wait for, and while they read this rank's memory.
+    /// The part that this rank gives itself, if it is to be copied here: while others read this rank's memory, or fill theirs.
     pub own: Option<&'a Own>,
     /// The blocks of which these ranges are made, where all ranks know them. The same on all ranks.
     pub layout: Option<&'a Layout>,
@@ -110,7 +110,12 @@ impl Team {
     }
 
     fn choose_pull(&mut self, called: OpKind, pull: Transfer<'_>) -> MemoryWay {
-        let op = if pull.same { OpKind::AllGather } else { OpKind::AllToAll };
+        let op = match (pull.same, self.all_give(pull)) {
+            (true, true) => OpKind::AllGather,
+            (true, false) => OpKind::Gather,
+            (false, true) => OpKind::AllToAll,
+            (false, false) => OpKind::Scatter,
+        };
         let parts = pull.parts(self.world_size);
         self.choose(called, op, pull.largest * parts, pull.largest, parts).way
     }
@@ -119,7 +124,7 @@ impl Team {
         let plan = Plan::of(if pull.same { Kind::Share } else { Kind::Deal }, way);
         let plan = plan.over(pull.largest).with(pull.layout);
         match way {
-            MemoryWay::Inline => plan,
+            MemoryWay::Inline | MemoryWay::Shared => plan,
             _ => self.pull_path(way, pull).planned(plan),
         }
     }
@@ -183,8 +188,10 @@ impl Team {
         output: Span,
         pull: Transfer<'_>,
     ) -> Result<(), Fault> {
-        if way == MemoryWay::Inline {
-            return self.pull_in_lines(call, source, output, pull);
+        match way {
+            MemoryWay::Inline => return self.pull_in_lines(call, source, output, pull),
+            MemoryWay::Shared => return self.pull_shared(call, source, output, pull),
+            _ => {}
         }
         let path = self.pull_path(way, pull);
         let both_ways = self.all_give(pull);
@@ -193,6 +200,9 @@ impl Team {
         let steps = Self::steps(path, pull.largest);
         let first = self.next_given(steps);
         let gives = (pull.gives)(self.rank);
+        if !gives {
+            keep_own(source, output, pull);
+        }
         let mut shows_memory = false;
         // Whose data come through staging.
         let mut staged = List::new((0..self.world_size).map(&pull.gives), false);
@@ -213,7 +223,9 @@ impl Team {
             }
             self.done(piece);
         }
-        keep_own(source, output, pull);
+        if gives {
+            keep_own(source, output, pull);
+        }
         if shows_memory {
             self.all_done(first + steps as u64 - 1, call)?;
         }
@@ -249,6 +261,10 @@ impl Team {
             // The fewer lines are written, the sooner they are there.
             self.post(piece, &words[..end.div_ceil(8)]);
         }
+        let takes_only = !(pull.gives)(self.rank);
+        if takes_only {
+            keep_own(source, output, pull);
+        }
         if let Some(place) = pull.place {
             for giver in self.peers().filter(|&peer| (pull.gives)(peer)) {
                 let place = place(giver);
@@ -259,7 +275,9 @@ impl Team {
             }
         }
         self.done(piece);
-        keep_own(source, output, pull);
+        if !takes_only {
+            keep_own(source, output, pull);
+        }
         Ok(())
     }
 
@@ -309,7 +327,7 @@ impl Team {
 }
 
 /// Copies what a rank gives itself.
-fn keep_own(source: Span, output: Span, pull: Transfer<'_>) {
+pub(crate) fn keep_own(source: Span, output: Span, pull: Transfer<'_>) {
     if let Some(own) = pull.own {
         output.part(own.to.clone()).copy_own_from(source.part(own.from.clone()));
     }

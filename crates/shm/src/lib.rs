@@ -38,6 +38,7 @@ mod pair_copy;
 mod pipe;
 mod plan;
 mod process_vm;
+mod pull_shared;
 mod quick_owner_process;
 mod reduce_scatter;
 mod region;

@@ -1,5 +1,6 @@
 //! Teams of threads, each with a mapping of its own: random operations of random lengths, against plain arithmetic.
 
+mod gather_scatter;
 mod giving_up;
 mod namespaces;
 mod on_the_way;
@@ -257,6 +258,8 @@ fn every_operation(rank: &mut Rank) {
         rank.all_gather(len, n);
         rank.broadcast(len, n, n % world_size);
         rank.all_to_all(len / world_size, n);
+        rank.gather(len / world_size, n, n % world_size);
+        rank.scatter(len / world_size, n, (n + 1) % world_size);
         rank.barrier();
     }
 }
@@ -307,8 +310,8 @@ fn every_operation_wherever_two_ranks_stage() {
 /// Also where a way would never be recommended: of long buffers, of short ones, on few cores or many.
 #[test]
 fn every_operation_in_every_way_by_force() {
-    use OpKind::{AllGather, AllReduce, AllToAll, Barrier, Broadcast, ReduceScatter};
-    let ops = [AllReduce, ReduceScatter, AllGather, Broadcast, AllToAll, Barrier];
+    use OpKind::{AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, ReduceScatter, Scatter};
+    let ops = [AllReduce, ReduceScatter, AllGather, Broadcast, AllToAll, Gather, Scatter, Barrier];
     let most = ops.iter().map(|op| MemoryWay::of(*op).len()).max().unwrap();
     for (world_size, reach) in [(2, Reach::Memory), (3, Reach::Memory), (4, Reach::Staging)] {
         for round in 0..most {

@@ -385,9 +385,7 @@ fn run(
             let block = |rank| bytes(blocks.block(rank));
             let takes = output.is_some();
             let output = output.unwrap_or_default();
-            if let Some(input) = input.filter(|_| takes) {
-                keep(&mut output[block(rank)], input);
-            }
+            let own = input.filter(|_| takes).map(|input| Own { from: 0..input.len(), to: block(rank) });
             let input = input.unwrap_or_default();
             let whole = |_| 0..input.len();
             let transfer = Transfer {
@@ -396,7 +394,7 @@ fn run(
                 largest: largest(&blocks) * element,
                 part: &whole,
                 place: if takes { Some(&block) } else { None },
-                own: None,
+                own: own.as_ref(),
                 layout: Some(&blocks),
             };
             team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)

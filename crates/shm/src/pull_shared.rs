@@ -1,0 +1,98 @@
+//! Gather and scatter of large parts, where those that give and those that take copy at the same time.
+//!
+//! The takers read the first bytes of each part in the giver's memory, and the givers write the rest of it to the takers'. All copy about as many bytes, the
+//! root's own part among them if it has to copy that: then the others do all the rest.
+
+use crate::copy_path::PartLocation;
+use crate::gather_scatter::{Transfer, keep_own};
+use crate::span::Span;
+use crate::team::{Room, Team};
+use crate::{Call, Fault};
+
+impl Team {
+    /// Whoever gives takes nothing, and the others take from all that give.
+    pub(crate) fn pull_shared(
+        &mut self,
+        call: &mut Call<'_>,
+        source: Span,
+        output: Span,
+        pull: Transfer<'_>,
+    ) -> Result<(), Fault> {
+        let gives = pull.gives;
+        let piece = self.next_given(1);
+        self.reserve(piece, Room::Cell, call)?;
+        let notes = self.given(self.rank, piece);
+        let copies_own = u64::from(pull.own.is_some());
+        if gives(self.rank) {
+            let (kind, base) = self.location(source);
+            let start = |peer: usize| base + (pull.part)(peer).start as u64;
+            // The same part has one place, which is in the post.
+            for peer in self.peers().filter(|_| !pull.same) {
+                word_at(notes, peer).write(&start(peer).to_ne_bytes());
+            }
+            self.post(piece, &[kind, start(self.rank), copies_own]);
+            for taker in self.peers().filter(|&peer| !gives(peer)) {
+                let [_, _, takers_own, ..] = self.arrived(taker, piece, call)?.words();
+                let [addr, len] = self.noted_place(taker, piece);
+                let part = (pull.part)(taker);
+                // Nothing is written beyond what the taker has room for, whatever this rank was told to give.
+                if len != part.len() as u64 {
+                    return Err(Fault::Counts { peer: taker, sent: part.len(), expected: len as usize });
+                }
+                let cut = self.cut(part.len(), gives, copies_own, takers_own);
+                self.store(
+                    taker,
+                    addr.wrapping_add(cut as u64),
+                    source.part(part.start + cut..part.end),
+                    call,
+                )?;
+            }
+            keep_own(source, output, pull);
+        } else if let Some(place) = pull.place {
+            for giver in self.peers().filter(|&peer| gives(peer)) {
+                let place = output.part(place(giver));
+                for (n, word) in [place.addr(), place.len() as u64].into_iter().enumerate() {
+                    word_at(notes, 2 * giver + n).write(&word.to_ne_bytes());
+                }
+            }
+            self.post(piece, &[0, 0, copies_own]);
+            keep_own(source, output, pull);
+            for giver in self.peers().filter(|&peer| gives(peer)) {
+                let [_, _, givers_own, ..] = self.arrived(giver, piece, call)?.words();
+                let place = place(giver);
+                let cut = self.cut(place.len(), gives, givers_own, copies_own);
+                let first = output.part(place.start..place.start + cut);
+                match self.find(giver, cut, pull.same, Span::EMPTY, piece, call)? {
+                    PartLocation::Memory(addr) => self.reach(giver, addr, first, call)?,
+                    PartLocation::Mapped(from) => self.copy_mapped(giver, from, first, call)?,
+                    PartLocation::Staged => {
+                        return Err(Fault::Counts { peer: giver, sent: 0, expected: place.len() });
+                    }
+                }
+            }
+        }
+        self.done(piece);
+        self.all_done(piece, call)
+    }
+
+    /// The address and the length of the place that `taker` has for this rank's part.
+    fn noted_place(&self, taker: usize, piece: u64) -> [u64; 2] {
+        let notes = self.given(taker, piece);
+        [0, 1].map(|n| {
+            let mut word = [0; 8];
+            word_at(notes, 2 * self.rank + n).read(&mut word);
+            u64::from_ne_bytes(word)
+        })
+    }
+
+    /// Where in a part of `len` bytes those begin that its giver writes. `givers_own` and `takers_own` are 1 where that rank copies its own part besides.
+    fn cut(&self, len: usize, gives: &dyn Fn(usize) -> bool, givers_own: u64, takers_own: u64) -> usize {
+        let givers = (0..self.world_size).filter(|&rank| gives(rank)).count();
+        let shares = (givers + takers_own.min(1) as usize).saturating_sub(givers_own.min(1) as usize);
+        len - len / self.world_size * shares / 64 * 64
+    }
+}
+
+fn word_at(notes: Span, n: usize) -> Span {
+    notes.part(n * 8..n * 8 + 8)
+}

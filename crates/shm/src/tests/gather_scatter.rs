@@ -1,0 +1,101 @@
+//! Gather and scatter of blocks of several lengths, in place on the root and not.
+
+use super::{Rank, Reach, bytes, bytes_mut, on_team, value};
+use crate::{Buffers, Fault, Own, Transfer};
+use phalanx_algo::MemoryWay;
+use phalanx_core::{Layout, OpKind};
+
+impl Rank {
+    /// The blocks of a gather or scatter: of several lengths, that of rank 1 empty now and then.
+    fn uneven(&self, len: usize, n: usize) -> Layout {
+        let count = |rank| if rank == 1 && n.is_multiple_of(3) { 0 } else { len + 3 * rank };
+        Layout::from_counts(&(0..self.world_size).map(count).collect::<Vec<_>>())
+    }
+
+    pub(super) fn gather(&mut self, len: usize, n: usize, root: usize) {
+        let (rank, blocks) = (self.rank, self.uneven(len, n));
+        let count = |rank: usize| blocks.block(rank).len();
+        let input: Vec<u32> = (0..count(rank)).map(|i| value(rank, i, n)).collect();
+        let mut output = vec![0; if rank == root { blocks.len() } else { 0 }];
+        let place = |rank: usize| blocks.block(rank).start * 4..blocks.block(rank).end * 4;
+        let own =
+            (rank == root && n.is_multiple_of(2)).then(|| Own { from: 0..count(rank) * 4, to: place(rank) });
+        let transfer = Transfer {
+            same: true,
+            gives: &|rank| rank != root,
+            largest: (0..self.world_size).map(count).max().unwrap() * 4,
+            part: &|_| 0..count(rank) * 4,
+            place: if rank == root { Some(&place) } else { None },
+            own: own.as_ref(),
+            layout: Some(&blocks),
+        };
+        self.run(OpKind::Gather, len, |team, call| {
+            team.pull(call, Buffers::Separate(bytes(&input), bytes_mut(&mut output)), transfer)
+        })
+        .unwrap();
+        let has_come = |giver: usize| rank == root && (giver != root || own.is_some());
+        for giver in (0..self.world_size).filter(|&giver| has_come(giver)) {
+            let got = &output[blocks.block(giver)];
+            assert!((0..count(giver)).all(|i| got[i] == value(giver, i, n)), "gather of {len} from {giver}");
+        }
+    }
+
+    pub(super) fn scatter(&mut self, len: usize, n: usize, root: usize) {
+        let (rank, blocks) = (self.rank, self.uneven(len, n));
+        let input: Vec<u32> = (0..blocks.len()).map(|i| value(root, i, n)).collect();
+        let block = blocks.block(rank);
+        let mut output = vec![0; block.len()];
+        let part = |rank: usize| blocks.block(rank).start * 4..blocks.block(rank).end * 4;
+        let whole = |_| 0..block.len() * 4;
+        let copies_own = rank == root && n.is_multiple_of(2);
+        let own = copies_own.then(|| Own { from: part(rank), to: whole(rank) });
+        let transfer = Transfer {
+            same: false,
+            gives: &|rank| rank == root,
+            largest: (0..self.world_size).map(|rank| blocks.block(rank).len()).max().unwrap() * 4,
+            part: &part,
+            place: if rank == root { None } else { Some(&whole) },
+            own: own.as_ref(),
+            layout: Some(&blocks),
+        };
+        self.run(OpKind::Scatter, len, |team, call| {
+            let input = if rank == root { &input[..] } else { &[] };
+            team.pull(call, Buffers::Separate(bytes(input), bytes_mut(&mut output)), transfer)
+        })
+        .unwrap();
+        assert!(rank == root && own.is_none() || output == input[block], "scatter of {len}");
+    }
+}
+
+/// A giver may be told of another length than the taker has room for.
+#[test]
+fn nobody_writes_beyond_the_place_of_a_part() {
+    const LEN: usize = 1 << 20;
+    const SHORT: usize = LEN - (64 << 10);
+    on_team(2, false, Reach::Memory, |rank| {
+        rank.team.force(OpKind::Gather, MemoryWay::Shared);
+        let input = vec![1u8; LEN];
+        let mut memory = vec![2u8; LEN];
+        let (output, rest) = memory.split_at_mut(SHORT);
+        let takes = rank.rank == 0;
+        let place = |_| 0..SHORT;
+        let transfer = Transfer {
+            same: true,
+            gives: &|rank| rank == 1,
+            largest: LEN,
+            part: &|_| 0..LEN,
+            place: if takes { Some(&place) } else { None },
+            own: None,
+            layout: None,
+        };
+        let result = rank.run(OpKind::Gather, LEN, |team, call| {
+            team.pull(call, Buffers::Separate(&input, output), transfer)
+        });
+        match result {
+            Err(Fault::Counts { peer: 0, sent: LEN, expected: SHORT }) if !takes => {}
+            Err(Fault::Closed) if takes => {}
+            other => panic!("rank {}: {other:?}", rank.rank),
+        }
+        assert!(rest.iter().all(|&byte| byte == 2), "what lies after the place has changed");
+    });
+}
