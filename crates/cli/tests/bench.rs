@@ -55,7 +55,7 @@ fn every_operation_is_measured_between_processes() {
         assert_eq!(of_op.len(), if op == "barrier" { 1 } else { 3 - usize::from(divided) }, "{op}");
         for result in of_op {
             assert_eq!((&result["transport"], &result["ranks"]), (&"tcp".into(), &2.into()), "{result}");
-            let both = ["reduce_scatter", "all_gather"].contains(&op);
+            let both = ["reduce_scatter", "all_gather", "gather", "scatter"].contains(&op);
             for (place, is_measured) in [("out_of_place", divided), ("in_place", both || !divided)] {
                 if !is_measured {
                     assert_eq!(result[place], Value::Null);
