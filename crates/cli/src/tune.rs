@@ -14,7 +14,7 @@ pub(crate) fn run() -> Result<String> {
     Ok(format!("{}Kept in {}.\n{staging}", text(&prices), file.display()))
 }
 
-/// Where two ranks of a host stage, for people. It is not kept, since groups measure it in a millisecond.
+/// Where two ranks of a host stage, for people. It is not kept, since groups measure it in two milliseconds.
 fn staging_text<S: Display>(times: [(S, Duration); 3]) -> String {
     let fastest =
         times.iter().min_by_key(|(_, time)| *time).map_or_else(String::new, |(way, _)| way.to_string());

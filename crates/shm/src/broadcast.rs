@@ -4,7 +4,7 @@ use crate::plan::{Kind, Plan};
 use crate::region::Words;
 use crate::span::Span;
 use crate::team::{Room, Team};
-use crate::{Buffers, Call, Fault, Transfer};
+use crate::{Buffers, Call, Fault, Givers, Transfer};
 use phalanx_algo::MemoryWay;
 use phalanx_core::OpKind;
 use std::ops::Range;
@@ -28,7 +28,7 @@ impl Team {
             if self.rank == root { None } else { Some(&whole) };
         let transfer = Transfer {
             same: true,
-            gives: &|rank| rank == root,
+            givers: Givers::Only(root),
             largest: len,
             part: &whole,
             place,

@@ -126,7 +126,7 @@ impl Team {
         }
         for rank in 0..self.world_size {
             let at = base + (offer.part)(rank).start as u64;
-            slot.part(rank * 8..rank * 8 + 8).write(&at.to_ne_bytes());
+            slot.write_word(rank, at);
         }
         self.post(piece, &[kind]);
         Ok(true)
@@ -190,9 +190,7 @@ impl Team {
         }
         let mut at = words[1];
         if !same {
-            let mut entry = [0; 8];
-            self.given(giver, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut entry);
-            at = u64::from_ne_bytes(entry);
+            at = self.given(giver, piece).word(self.rank);
         }
         match words[0] {
             MEMORY => Ok(PartLocation::Memory(at)),

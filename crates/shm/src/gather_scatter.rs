@@ -16,7 +16,7 @@ pub struct Transfer<'a> {
     /// Whether a giver gives the same part to all.
     pub same: bool,
     /// The ranks that give. The same on all ranks.
-    pub gives: &'a dyn Fn(usize) -> bool,
+    pub givers: Givers,
     /// Bytes of the largest part that any rank gives another. The same on all ranks.
     pub largest: usize,
     /// The ranges of the source that this rank gives to each, if it gives.
@@ -29,6 +29,36 @@ pub struct Transfer<'a> {
     pub layout: Option<&'a Layout>,
 }
 
+/// The ranks that give in an operation. The others only take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Givers {
+    /// Every rank.
+    All,
+    /// This one.
+    Only(usize),
+    /// Every rank but this one.
+    AllBut(usize),
+}
+
+impl Givers {
+    pub(crate) fn contain(self, rank: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(giver) => rank == giver,
+            Self::AllBut(taker) => rank != taker,
+        }
+    }
+
+    /// How many of so many ranks give.
+    pub(crate) fn count(self, world_size: usize) -> usize {
+        match self {
+            Self::All => world_size,
+            Self::Only(_) => 1,
+            Self::AllBut(_) => world_size - 1,
+        }
+    }
+}
+
 /// The part of a rank for itself, in bytes.
 #[derive(Debug, Clone)]
 pub struct Own {
@@ -39,6 +69,11 @@ pub struct Own {
 }
 
 impl Transfer<'_> {
+    /// Whether every rank gives and takes.
+    pub(crate) fn both_ways(&self) -> bool {
+        self.givers == Givers::All
+    }
+
     /// How many parts a giver shows.
     fn parts(&self, world_size: usize) -> usize {
         if self.same { 1 } else { world_size }
@@ -110,7 +145,7 @@ impl Team {
     }
 
     fn choose_pull(&mut self, called: OpKind, pull: Transfer<'_>) -> MemoryWay {
-        let op = match (pull.same, self.all_give(pull)) {
+        let op = match (pull.same, pull.both_ways()) {
             (true, true) => OpKind::AllGather,
             (true, false) => OpKind::Gather,
             (false, true) => OpKind::AllToAll,
@@ -130,11 +165,7 @@ impl Team {
     }
 
     fn pull_path(&self, way: MemoryWay, pull: Transfer<'_>) -> CopyPath {
-        self.path(way, pull.largest, pull.parts(self.world_size), !self.all_give(pull))
-    }
-
-    fn all_give(&self, pull: Transfer<'_>) -> bool {
-        (0..self.world_size).all(pull.gives)
+        self.path(way, pull.largest, pull.parts(self.world_size), !pull.both_ways())
     }
 
     /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
@@ -164,14 +195,12 @@ impl Team {
         let piece = self.next_staged(1);
         self.reserve(piece, Room::Slot, call)?;
         let row = self.region.staging(self.rank, piece);
-        lengths.iter().enumerate().for_each(|(r, len)| row.part(r * 8..r * 8 + 8).write(&len.to_ne_bytes()));
+        lengths.iter().enumerate().for_each(|(rank, len)| row.write_word(rank, *len));
         self.post(piece, &[largest]);
         for peer in self.peers() {
             largest = largest.max(self.arrived(peer, piece, call)?.words()[0]);
-            let mut sent = [0; 8];
-            self.region.staging(peer, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut sent);
-            let (sent, expected) =
-                (u64::from_ne_bytes(sent) as usize, pull.place.map_or(0, |p| p(peer).len()));
+            let sent = self.region.staging(peer, piece).word(self.rank) as usize;
+            let expected = pull.place.map_or(0, |p| p(peer).len());
             if sent != expected {
                 return Err(Fault::Counts { peer, sent, expected });
             }
@@ -194,18 +223,17 @@ impl Team {
             _ => {}
         }
         let path = self.pull_path(way, pull);
-        let both_ways = self.all_give(pull);
-        let offer =
-            Parts { buffer: source, part: pull.part, largest: pull.largest, same: pull.same, both_ways };
+        let Transfer { part, largest, same, .. } = pull;
+        let offer = Parts { buffer: source, part, largest, same, both_ways: pull.both_ways() };
         let steps = Self::steps(path, pull.largest);
         let first = self.next_given(steps);
-        let gives = (pull.gives)(self.rank);
+        let gives = pull.givers.contain(self.rank);
         if !gives {
             keep_own(source, output, pull);
         }
         let mut shows_memory = false;
         // Whose data come through staging.
-        let mut staged = List::new((0..self.world_size).map(&pull.gives), false);
+        let mut staged = List::new((0..self.world_size).map(|rank| pull.givers.contain(rank)), false);
         for step in 0..=steps {
             let piece = first + step as u64;
             if step < steps && gives && !shows_memory {
@@ -242,7 +270,8 @@ impl Team {
     ) -> Result<(), Fault> {
         let at = |rank: usize| if pull.same { 0 } else { rank * pull.largest };
         let piece = self.next_piece();
-        if (pull.gives)(self.rank) {
+        let gives = pull.givers.contain(self.rank);
+        if gives {
             self.reserve(piece, Room::Line, call)?;
             let mut words = [0; LINE_WORDS];
             let parts = line(&mut words);
@@ -261,12 +290,11 @@ impl Team {
             // The fewer lines are written, the sooner they are there.
             self.post(piece, &words[..end.div_ceil(8)]);
         }
-        let takes_only = !(pull.gives)(self.rank);
-        if takes_only {
+        if !gives {
             keep_own(source, output, pull);
         }
         if let Some(place) = pull.place {
-            for giver in self.peers().filter(|&peer| (pull.gives)(peer)) {
+            for giver in self.peers().filter(|&peer| pull.givers.contain(peer)) {
                 let place = place(giver);
                 let start = at(self.rank);
                 let part = self.region.slot(giver, piece).line().part(start..start + place.len());
@@ -275,7 +303,7 @@ impl Team {
             }
         }
         self.done(piece);
-        if !takes_only {
+        if gives {
             keep_own(source, output, pull);
         }
         Ok(())

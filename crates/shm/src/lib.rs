@@ -55,7 +55,7 @@ mod window;
 
 pub use all_reduce::Reduction;
 pub use forced::NotTaken;
-pub use gather_scatter::{Buffers, Own, Transfer};
+pub use gather_scatter::{Buffers, Givers, Own, Transfer};
 pub use memory::{create, longest};
 pub use other_process::Processes;
 pub use quick_owner_process::QuickOwnerProcess;

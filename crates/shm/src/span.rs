@@ -106,6 +106,24 @@ impl Span {
         unsafe { Self::new(into.as_mut_ptr(), into.len()) }.copy_from(self);
     }
 
+    /// The `n`th of the words in it.
+    ///
+    /// # Panics
+    /// If it is not inside.
+    pub(crate) fn word(self, n: usize) -> u64 {
+        let mut word = [0; 8];
+        self.part(n * 8..n * 8 + 8).read(&mut word);
+        u64::from_ne_bytes(word)
+    }
+
+    /// Writes the `n`th of the words in it.
+    ///
+    /// # Panics
+    /// If it is not inside.
+    pub(crate) fn write_word(self, n: usize, word: u64) {
+        self.part(n * 8..n * 8 + 8).write(&word.to_ne_bytes());
+    }
+
     /// As [`read`](Self::read), where another core has written its bytes.
     ///
     /// # Panics

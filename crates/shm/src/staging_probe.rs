@@ -7,7 +7,7 @@ use crate::plan::{Kind, Plan};
 use crate::region::{Staging, segment_len};
 use crate::span::Span;
 use crate::team::Team;
-use crate::{Call, Fault, Stopped, Transfer, WaitCheck, create};
+use crate::{Call, Fault, Givers, Stopped, Transfer, WaitCheck, create};
 use phalanx_algo::MemoryWay;
 use phalanx_core::{CallSite, Error, OpKind, Result, Signature};
 use std::sync::OnceLock;
@@ -166,7 +166,7 @@ impl Team {
         let part = |_: usize| own.clone();
         let pull = Transfer {
             same: true,
-            gives: &|_| true,
+            givers: Givers::All,
             largest: LEN,
             part: &part,
             place: Some(&place),

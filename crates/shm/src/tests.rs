@@ -9,7 +9,7 @@ mod stopped;
 use crate::plan::{Kind, Plan};
 use crate::region::Staging;
 use crate::{
-    Buffers, Call, Fault, Reduction, Stopped, Team, Transfer, WaitCheck, Window, create, segment_len,
+    Buffers, Call, Fault, Givers, Reduction, Stopped, Team, Transfer, WaitCheck, Window, create, segment_len,
     window_len,
 };
 use phalanx_algo::MemoryWay;
@@ -176,7 +176,7 @@ impl Rank {
         let largest = (0..self.world_size).map(|r| range(r).len()).max().unwrap();
         let transfer = Transfer {
             same: true,
-            gives: &|_| true,
+            givers: Givers::All,
             largest,
             part: &|_| range(rank),
             place: Some(&range),
@@ -217,7 +217,7 @@ impl Rank {
         let part = |r: usize| range(&sent, r);
         let transfer = Transfer {
             same: false,
-            gives: &|_| true,
+            givers: Givers::All,
             largest: 0,
             part: &part,
             place: Some(&place),
@@ -539,7 +539,7 @@ fn parts_of_other_lengths_are_named() {
         let place = |_| 0..len;
         let transfer = Transfer {
             same: false,
-            gives: &|_| true,
+            givers: Givers::All,
             largest: 0,
             part: &part,
             place: Some(&place),

@@ -1,7 +1,7 @@
 //! Gather and scatter of blocks of several lengths, in place on the root and not.
 
 use super::{Rank, Reach, bytes, bytes_mut, on_team, value};
-use crate::{Buffers, Fault, Own, Transfer};
+use crate::{Buffers, Fault, Givers, Own, Transfer};
 use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, OpKind};
 
@@ -22,7 +22,7 @@ impl Rank {
             (rank == root && n.is_multiple_of(2)).then(|| Own { from: 0..count(rank) * 4, to: place(rank) });
         let transfer = Transfer {
             same: true,
-            gives: &|rank| rank != root,
+            givers: Givers::AllBut(root),
             largest: (0..self.world_size).map(count).max().unwrap() * 4,
             part: &|_| 0..count(rank) * 4,
             place: if rank == root { Some(&place) } else { None },
@@ -51,7 +51,7 @@ impl Rank {
         let own = copies_own.then(|| Own { from: part(rank), to: whole(rank) });
         let transfer = Transfer {
             same: false,
-            gives: &|rank| rank == root,
+            givers: Givers::Only(root),
             largest: (0..self.world_size).map(|rank| blocks.block(rank).len()).max().unwrap() * 4,
             part: &part,
             place: if rank == root { None } else { Some(&whole) },
@@ -81,7 +81,7 @@ fn nobody_writes_beyond_the_place_of_a_part() {
         let place = |_| 0..SHORT;
         let transfer = Transfer {
             same: true,
-            gives: &|rank| rank == 1,
+            givers: Givers::Only(1),
             largest: LEN,
             part: &|_| 0..LEN,
             place: if takes { Some(&place) } else { None },

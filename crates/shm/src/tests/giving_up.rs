@@ -104,7 +104,7 @@ fn who_gathers() {
             let (part, largest) = (|_| block(own), LEN / 3);
             let transfer = Transfer {
                 same: true,
-                gives: &|_| true,
+                givers: Givers::All,
                 largest,
                 part: &part,
                 place: Some(&block),
@@ -124,10 +124,9 @@ fn who_only_takes() {
             let whole = |_| 0..LEN / 3;
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if team.rank == GIVER { None } else { Some(&whole) };
-            let gives = |rank| rank == GIVER;
             let transfer = Transfer {
                 same: false,
-                gives: &gives,
+                givers: Givers::Only(GIVER),
                 largest: LEN / 3,
                 part: &block,
                 place,

@@ -23,7 +23,7 @@ use crate::trace::{Trace, clock};
 use phalanx_algo::{Kind, Selector, Way};
 use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Layout, Peer, ReduceOp, Result, Signature};
 use phalanx_kernels::Kernel;
-use phalanx_shm::{Call, Fault, Own, Reduction, ShmTransport, Team, Transfer};
+use phalanx_shm::{Call, Fault, Givers, Own, Reduction, ShmTransport, Team, Transfer};
 use phalanx_trace::is_precise;
 use phalanx_transport::Wire;
 use std::ops::Range;
@@ -365,7 +365,7 @@ fn run(
             let buffer = buffers.with_own(block(rank));
             let transfer = Transfer {
                 same: true,
-                gives: &|_| true,
+                givers: Givers::All,
                 largest: largest(&blocks) * element,
                 part: &|_| block(rank),
                 place: Some(&block),
@@ -390,7 +390,7 @@ fn run(
             let whole = |_| 0..input.len();
             let transfer = Transfer {
                 same: true,
-                gives: &|rank| rank != root,
+                givers: Givers::AllBut(root),
                 largest: largest(&blocks) * element,
                 part: &whole,
                 place: if takes { Some(&block) } else { None },
@@ -407,7 +407,7 @@ fn run(
             let whole = |_| 0..len;
             let transfer = Transfer {
                 same: false,
-                gives: &|rank| rank == root,
+                givers: Givers::Only(root),
                 largest: largest(&blocks) * element,
                 part: &block,
                 place: if rank == root { None } else { Some(&whole) },
@@ -422,7 +422,7 @@ fn run(
             let (part, place) = (|rank| bytes(send.block(rank)), |rank| bytes(recv.block(rank)));
             let transfer = Transfer {
                 same: false,
-                gives: &|_| true,
+                givers: Givers::All,
                 largest: largest(&send) * element,
                 part: &part,
                 place: Some(&place),
