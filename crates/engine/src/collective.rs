@@ -22,39 +22,65 @@ pub(crate) const POLL_BYTES: usize = 4 << 20;
 /// How many messages each way may be under way at once.
 const WINDOW: usize = 8;
 
-/// The memory of a collective's elements.
+/// The memory of a collective's elements. A rank whose plan touches only a part of them need not have the rest.
 #[derive(Debug)]
-pub enum Memory<'a> {
-    /// Sent from and received into one buffer.
-    InPlace(&'a mut [u8]),
-    /// Sent from the first, received into the second.
-    Separate(&'a [u8], &'a mut [u8]),
+pub struct Memory<'a> {
+    /// The byte of the whole with which this memory begins.
+    start: usize,
+    /// Sent from, where that is not the buffer.
+    input: Option<&'a [u8]>,
+    /// Received into.
+    buffer: &'a mut [u8],
 }
 
-impl Memory<'_> {
+impl<'a> Memory<'a> {
+    /// Sent from and received into one buffer.
+    pub fn in_place(buffer: &'a mut [u8]) -> Self {
+        Self { start: 0, input: None, buffer }
+    }
+
+    /// Sent from the first, received into the second.
+    pub fn separate(input: &'a [u8], buffer: &'a mut [u8]) -> Self {
+        Self { start: 0, input: Some(input), buffer }
+    }
+
+    /// A part of the whole, which begins with this byte of it.
+    #[must_use]
+    pub fn beginning_at(self, start: usize) -> Self {
+        Self { start, ..self }
+    }
+
+    /// What is sent from.
+    pub(crate) fn input(&self) -> &[u8] {
+        self.input.unwrap_or(self.buffer)
+    }
+
+    /// What is received into.
+    pub(crate) fn buffer(&mut self) -> &mut [u8] {
+        self.buffer
+    }
+
+    /// Where bytes of the whole are in this memory.
+    fn here(&self, range: Range<usize>) -> Range<usize> {
+        // Nothing is nowhere.
+        if range.is_empty() { 0..0 } else { range.start - self.start..range.end - self.start }
+    }
+
     fn outgoing(&self, range: Range<usize>) -> &[u8] {
-        match self {
-            Self::InPlace(buffer) => &buffer[range],
-            Self::Separate(input, _) => &input[range],
-        }
+        &self.input()[self.here(range)]
     }
 
     fn incoming(&mut self, range: Range<usize>) -> &mut [u8] {
-        match self {
-            Self::InPlace(buffer) => &mut buffer[range],
-            Self::Separate(_, output) => &mut output[range],
-        }
+        let here = self.here(range);
+        &mut self.buffer[here]
     }
 
     fn is_in_place(&self) -> bool {
-        matches!(self, Self::InPlace(_))
+        self.input.is_none()
     }
 
     fn len(&self) -> usize {
-        match self {
-            Self::InPlace(buffer) => buffer.len(),
-            Self::Separate(input, output) => input.len().max(output.len()),
-        }
+        self.input().len().max(self.buffer.len())
     }
 }
 
@@ -162,7 +188,7 @@ impl Collective {
         }
         let Some(row_len) = self.plan.row_len else { return self.exchange(core, memory) };
         let mut table = std::mem::take(&mut self.contributions);
-        let progress = self.exchange(core, &mut Memory::InPlace(table.bytes_mut()))?;
+        let progress = self.exchange(core, &mut Memory::in_place(table.bytes_mut()))?;
         if progress == Progress::Finished {
             self.fold_rows(&table, row_len, memory);
         }

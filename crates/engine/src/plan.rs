@@ -92,6 +92,8 @@ pub struct Plan {
     pub recvs: Vec<Transfer>,
     /// Bytes of the buffer that are received in all.
     pub recv_bytes: u64,
+    /// The bytes of the buffer from the first to the last that this rank's messages touch.
+    pub touched: Range<usize>,
     /// Whether this rank may keep partial sums, or receive some.
     pub has_partials: bool,
     /// Bytes that are made partial sums before anything else, since they travel together with others that are. No algorithm sends results
@@ -148,7 +150,17 @@ impl Plan {
             }
         }
         plan.recv_bytes = plan.recvs.iter().map(|t| t.len() as u64).sum();
+        plan.touched = plan.sends.iter().chain(&plan.recvs).flat_map(|t| &t.parts).fold(0..0, hull);
         plan
+    }
+}
+
+/// From the first byte of the two to the last.
+fn hull(one: Range<usize>, other: &Range<usize>) -> Range<usize> {
+    match (one.is_empty(), other.is_empty()) {
+        (_, true) => one,
+        (true, false) => other.clone(),
+        (false, false) => one.start.min(other.start)..one.end.max(other.end),
     }
 }
 
@@ -222,6 +234,15 @@ mod tests {
 
     fn partial(transfers: &[Transfer]) -> Vec<bool> {
         transfers.iter().map(|transfer| transfer.is_partial).collect()
+    }
+
+    #[test]
+    fn a_leaf_touches_its_own_block_alone_and_an_inner_rank_those_below_it() {
+        let touched = |algorithm, rank| plan(algorithm, rank, 5, Sums::InPlace).touched;
+        assert_eq!(touched(Algorithm::GatherFlat, 3), 72..96);
+        assert_eq!(touched(Algorithm::ScatterBinomial, 3), 72..96);
+        assert_eq!(touched(Algorithm::GatherBinomial, 2), 48..96);
+        assert_eq!(touched(Algorithm::GatherFlat, 0), 24..120);
     }
 
     #[test]

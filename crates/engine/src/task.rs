@@ -23,17 +23,10 @@ impl Task {
     pub fn poll(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<Progress, Fault> {
         match (self, memory) {
             (Self::Collective(collective), memory) => collective.poll(core, memory),
-            (Self::Message(message, _), Memory::InPlace(bytes) | Memory::Separate(_, bytes))
-                if matches!(message.signature().op, OpKind::Recv | OpKind::RecvAny) =>
-            {
-                message.poll(core, &mut Payload::In(bytes))
-            }
-            (Self::Message(message, _), Memory::InPlace(bytes)) => {
-                message.poll(core, &mut Payload::Out(bytes))
-            }
-            (Self::Message(message, _), Memory::Separate(bytes, _)) => {
-                message.poll(core, &mut Payload::Out(bytes))
-            }
+            (Self::Message(message, _), memory) => match message.signature().op {
+                OpKind::Recv | OpKind::RecvAny => message.poll(core, &mut Payload::In(memory.buffer())),
+                _ => message.poll(core, &mut Payload::Out(memory.input())),
+            },
         }
     }
 

@@ -202,7 +202,7 @@ fn ranks_that_are_polled_in_turn_add_up() {
             .enumerate()
             .map(|(rank, buffer)| {
                 let collective = sum(rank, world_size, count);
-                let operation = Borrowed { collective, memory: Memory::InPlace(buffer) };
+                let operation = Borrowed { collective, memory: Memory::in_place(buffer) };
                 (operation, Attempt::new(clock.now(), LIMIT), false)
             })
             .collect();
@@ -273,7 +273,7 @@ fn a_receive_from_any_peer_stands_behind_what_was_called_before_and_before_what_
 fn who_does_not_come_is_named_when_the_time_is_over_and_not_before() {
     let (mut cores, clock) = group(2);
     let mut buffer = vec![0; 8];
-    let mut operation = Borrowed { collective: sum(0, 2, 1), memory: Memory::InPlace(&mut buffer) };
+    let mut operation = Borrowed { collective: sum(0, 2, 1), memory: Memory::in_place(&mut buffer) };
     let mut attempt = Attempt::new(clock.now(), LIMIT);
     let mut waited = 0;
     let error = loop {

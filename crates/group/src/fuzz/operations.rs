@@ -125,7 +125,8 @@ impl World {
             (Task::Message(message, number), Key { channel: Channel::Message, id: 1 }, fingerprint)
         } else {
             let pattern = Pattern::of_call(&signature, Layout::even(RANKS, count));
-            let collective = self.backend.begin(&signature, &pattern).expect("the group is in order");
+            let planned = self.backend.planned(&signature, &pattern).expect("the group is in order");
+            let collective = self.backend.begin(&signature, planned);
             let (id, fingerprint) = (collective.seq(), collective.signature().fingerprint());
             (Task::Collective(Box::new(collective)), Key { channel: Channel::Collective, id }, fingerprint)
         };
@@ -175,7 +176,7 @@ impl World {
         let mut moves = 0;
         loop {
             let buffer: &mut [u8] = bytemuck::cast_slice_mut(buffer);
-            match task.poll(core, &mut Memory::InPlace(&mut buffer[..*len])) {
+            match task.poll(core, &mut Memory::in_place(&mut buffer[..*len])) {
                 // What it sends is little, and goes at once.
                 Ok(Progress::Moved) => moves += 1,
                 Ok(Progress::Idle) => break,

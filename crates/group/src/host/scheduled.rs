@@ -61,6 +61,13 @@ pub(crate) struct ScheduledBackend {
     next: Mutex<u64>,
 }
 
+/// How a call is performed.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    plan: Arc<Plan>,
+    arithmetic: Option<Arithmetic>,
+}
+
 impl ScheduledBackend {
     /// A group with this health, over the links that its job makes.
     pub(crate) fn new(health: Arc<GroupHealth>, choice: BackendChoice, selector: Arc<Selector>) -> Self {
@@ -81,18 +88,37 @@ impl ScheduledBackend {
         Self { engine, name, selector, choice, plans: Plans::default(), next: Mutex::new(1) }
     }
 
-    /// Gives a call that was [checked](Self::check) its number and its plan.
-    pub(crate) fn begin(&self, signature: &Signature, pattern: &Pattern) -> Result<Running> {
-        let world_size = self.engine.health.members().len();
-        let arithmetic = Arithmetic::of(signature, pattern.reduce, world_size)?;
-        let sums = arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums());
-        let plan = self.plan(signature, pattern, sums);
+    /// How a call that was [checked](Self::check) is performed.
+    pub(crate) fn planned(&self, signature: &Signature, pattern: &Pattern) -> Result<Planned> {
+        self.planned_of(signature, pattern, self.engine.health.members().len(), false)
+    }
+
+    /// As [`planned`](Self::planned); an average is divided by `contributions`. `is_begun`: what is to be combined are sums already.
+    fn planned_of(
+        &self,
+        signature: &Signature,
+        pattern: &Pattern,
+        contributions: usize,
+        is_begun: bool,
+    ) -> Result<Planned> {
+        let arithmetic = Arithmetic::of(signature, pattern.reduce, contributions)?;
+        let sums = match (is_begun, &arithmetic) {
+            (true, _) => Sums::Begun,
+            (false, Some(arithmetic)) => arithmetic.sums(),
+            (false, None) => Sums::InPlace,
+        };
+        Ok(Planned { plan: self.plan(signature, pattern, sums), arithmetic })
+    }
+
+    /// Gives a call its number. Nothing may be wrong with it any more: the others wait for this rank from then on.
+    pub(crate) fn begin(&self, signature: &Signature, planned: Planned) -> Running {
+        let Planned { plan, arithmetic } = planned;
         let mut next = self.next();
         let seq = *next;
         *next += 1;
         let method = signature.method.then(&plan.method);
         let signature = Signature { method: method.clone(), ..signature.clone() };
-        Ok(Running::new(seq, signature, method, plan, arithmetic))
+        Running::new(seq, signature, method, plan, arithmetic)
     }
 
     /// Refuses a call that can't begin. Before its buffers are touched.
@@ -186,13 +212,10 @@ impl ScheduledBackend {
         begun: Option<Partials>,
     ) -> Result<()> {
         let (signature, request) = part.into_parts();
-        let (pattern, workspace) = self.workspace(signature, request)?;
-        let arithmetic = Arithmetic::of(signature, pattern.reduce, contributions)?;
-        let sums = match &begun {
-            Some(_) => Sums::Begun,
-            None => arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums()),
-        };
-        let plan = self.plan(signature, &pattern, sums);
+        let (pattern, mut workspace) = self.workspace(signature, request)?;
+        let Planned { plan, arithmetic } =
+            self.planned_of(signature, &pattern, contributions, begun.is_some())?;
+        Self::settle(signature, &mut workspace, &plan)?;
         let method = whole.signature.method.then(&plan.method);
         let running = Running::new(whole.seq, whole.signature.clone(), method, plan, arithmetic);
         let running = match begun {
@@ -213,6 +236,31 @@ impl ScheduledBackend {
         let (rank, world_size) = (self.engine.health.rank, self.engine.health.members().len());
         Workspace::of(request, signature.carries(), rank, world_size)
             .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
+    }
+
+    /// Provides a workspace with what `plan` needs besides the caller's memory.
+    #[inline]
+    fn settle<I: Readable, O: Writable>(
+        signature: &Signature,
+        workspace: &mut Workspace<I, O>,
+        plan: &Plan,
+    ) -> Result<()> {
+        workspace
+            .settle(&plan.touched)
+            .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
+    }
+
+    /// Gives a call its number, with the memory that it works on.
+    #[inline]
+    fn begin_request<I: Readable, O: Writable>(
+        &self,
+        signature: &Signature,
+        request: Request<I, O>,
+    ) -> Result<(Running, Workspace<I, O>)> {
+        let (pattern, mut workspace) = self.workspace(signature, request)?;
+        let planned = self.planned(signature, &pattern)?;
+        Self::settle(signature, &mut workspace, &planned.plan)?;
+        Ok((self.begin(signature, planned), workspace))
     }
 
     fn next(&self) -> MutexGuard<'_, u64> {
@@ -393,8 +441,7 @@ impl Backend for ScheduledBackend {
         call.check_place(self.rank(), self.members().len())?;
         let (signature, request) = call.into_parts();
         self.check(signature)?;
-        let (pattern, workspace) = self.workspace(signature, request)?;
-        let running = self.begin(signature, &pattern)?;
+        let (running, workspace) = self.begin_request(signature, request)?;
         let seq = running.seq();
         self.run(running, workspace, Attempt::new(Instant::now(), timeout))?;
         self.engine.health.ended(seq, signature, clock::now);
@@ -406,8 +453,7 @@ impl Backend for ScheduledBackend {
         progress_thread::start(&self.engine)?;
         let (signature, request) = call.into_parts();
         self.check(&signature)?;
-        let (pattern, workspace) = self.workspace(&signature, request)?;
-        let running = self.begin(&signature, &pattern)?;
+        let (running, workspace) = self.begin_request(&signature, request)?;
         self.engine.health.latch.collectives.schedule(running.signature(), clock::now);
         let task = Task::Collective(Box::new(running));
         let (pending, completion) = Pending::new();

@@ -41,14 +41,39 @@ pub(crate) enum Workspace<I, O> {
     Separate(I, O),
     /// The schedule only sends; this block of the first becomes the output, if there is one, when all others have theirs, who wait for this rank.
     Sends(I, Range<usize>, Option<O>),
-    /// What comes is for others.
-    PassesOn(I, Scratch),
-    /// This block becomes the output.
-    Takes(O, Range<usize>, Scratch),
+    /// This block is given to others; what comes is for others, too.
+    Gives(I, Range<usize>, Rest),
+    /// This block becomes the output; what else comes is for others.
+    Takes(O, Range<usize>, Rest),
+    /// The whole is combined, of which this block becomes the output.
+    Reduces(O, Range<usize>, Scratch),
     /// All ranks gather the whole, of which what those up to this rank gave is combined to the output.
     Scans(O, Scratch, Scan),
     /// Nothing is moved.
     Nothing,
+}
+
+/// The blocks of others that pass through a rank, with its own between them.
+#[derive(Debug)]
+pub(crate) enum Rest {
+    /// There are none: the schedule works on the caller's block.
+    Nothing,
+    /// From this byte of the whole on.
+    Kept(usize, Scratch),
+}
+
+impl Rest {
+    /// For a schedule that touches these bytes of the whole; `own` is the caller's block.
+    fn of(touched: &Range<usize>, own: &Range<usize>) -> Self {
+        let is_own = touched.is_empty() || own.start <= touched.start && touched.end <= own.end;
+        if is_own {
+            return Self::Nothing;
+        }
+        // The own block may be empty, anywhere.
+        let own = if own.is_empty() { touched } else { own };
+        let start = touched.start.min(own.start);
+        Self::Kept(start, Scratch::new(touched.end.max(own.end) - start))
+    }
 }
 
 /// How the blocks of a whole that was gathered become the result of a scan.
@@ -108,7 +133,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let mut whole = whole(&blocks);
                 whole.bytes_mut().copy_from_slice(input.read()?);
                 let own = bytes(blocks.block(rank));
-                (blocks, Self::Takes(output, own, whole))
+                (blocks, Self::Reduces(output, own, whole))
             }
             Request::Gather { input, output: Some(mut output), blocks, .. } => {
                 if let Some(mut input) = input {
@@ -116,18 +141,17 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 }
                 (blocks, Self::InPlace(output))
             }
-            Request::Gather { input: Some(mut input), output: None, blocks, .. } => {
-                let mut whole = whole(&blocks);
-                whole.bytes_mut()[bytes(blocks.block(rank))].copy_from_slice(input.read()?);
-                (blocks, Self::PassesOn(input, whole))
+            Request::Gather { input: Some(input), output: None, blocks, .. } => {
+                let own = bytes(blocks.block(rank));
+                (blocks, Self::Gives(input, own, Rest::Nothing))
             }
             Request::Scatter { input: Some(input), output, blocks, .. } => {
                 let own = bytes(blocks.block(rank));
                 (blocks, Self::Sends(input, own, output))
             }
             Request::Scatter { input: None, output: Some(output), blocks, .. } => {
-                let (own, whole) = (bytes(blocks.block(rank)), whole(&blocks));
-                (blocks, Self::Takes(output, own, whole))
+                let own = bytes(blocks.block(rank));
+                (blocks, Self::Takes(output, own, Rest::Nothing))
             }
             // Of no call: one of its buffers is on every rank.
             Request::Gather { input: None, output: None, blocks, .. }
@@ -161,19 +185,44 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
         Ok((Pattern { kind, reduce, root, layout, recv_layout }, workspace))
     }
 
+    /// Provides what a schedule needs, of which the messages touch these bytes of the whole.
+    ///
+    /// # Errors
+    /// [`Changed`]: a buffer of the program's own making.
+    pub(crate) fn settle(&mut self, touched: &Range<usize>) -> Result<(), Changed> {
+        match self {
+            Self::Gives(input, own, rest) => {
+                *rest = Rest::of(touched, own);
+                if let Rest::Kept(start, kept) = rest {
+                    keep(&mut kept.bytes_mut()[within(own, *start)], input.read()?);
+                }
+            }
+            Self::Takes(_, own, rest) => *rest = Rest::of(touched, own),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// What the schedule works on.
     ///
     /// # Errors
     /// [`Changed`]: a buffer of the program's own making.
     pub(crate) fn memory(&mut self) -> Result<Memory<'_>, Changed> {
         Ok(match self {
-            Self::InPlace(buffer) => Memory::InPlace(buffer.write()?),
-            Self::Separate(input, output) => Memory::Separate(input.read()?, output.write()?),
-            Self::Sends(input, ..) => Memory::Separate(input.read()?, &mut []),
-            Self::PassesOn(_, whole) | Self::Takes(_, _, whole) | Self::Scans(_, whole, _) => {
-                Memory::InPlace(whole.bytes_mut())
+            Self::InPlace(buffer) => Memory::in_place(buffer.write()?),
+            Self::Separate(input, output) => Memory::separate(input.read()?, output.write()?),
+            Self::Sends(input, ..) => Memory::separate(input.read()?, &mut []),
+            Self::Gives(input, own, Rest::Nothing) => {
+                Memory::separate(input.read()?, &mut []).beginning_at(own.start)
             }
-            Self::Nothing => Memory::InPlace(&mut []),
+            Self::Takes(output, own, Rest::Nothing) => {
+                Memory::in_place(output.write()?).beginning_at(own.start)
+            }
+            Self::Gives(.., Rest::Kept(start, kept)) | Self::Takes(.., Rest::Kept(start, kept)) => {
+                Memory::in_place(kept.bytes_mut()).beginning_at(*start)
+            }
+            Self::Reduces(_, _, whole) | Self::Scans(_, whole, _) => Memory::in_place(whole.bytes_mut()),
+            Self::Nothing => Memory::in_place(&mut []),
         })
     }
 
@@ -183,7 +232,10 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
     /// [`Changed`]: a buffer of the program's own making.
     pub(crate) fn finish(&mut self) -> Result<(), Changed> {
         match self {
-            Self::Takes(output, own, whole) => keep(output.write()?, &whole.bytes()[own.clone()]),
+            Self::Reduces(output, own, whole) => keep(output.write()?, &whole.bytes()[own.clone()]),
+            Self::Takes(output, own, Rest::Kept(start, kept)) => {
+                keep(output.write()?, &kept.bytes()[within(own, *start)]);
+            }
             Self::Scans(output, whole, Scan { reduce, dtype, rank }) => {
                 fold_scan(output.write()?, whole.bytes(), *reduce, *dtype, *rank);
             }
@@ -191,11 +243,18 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             Self::Sends(.., None)
             | Self::InPlace(_)
             | Self::Separate(..)
-            | Self::PassesOn(..)
+            | Self::Gives(..)
+            | Self::Takes(.., Rest::Nothing)
             | Self::Nothing => {}
         }
         Ok(())
     }
+}
+
+/// Where a block of the whole is in memory that begins with byte `start` of it.
+fn within(block: &Range<usize>, start: usize) -> Range<usize> {
+    // An empty one may be before it.
+    if block.is_empty() { 0..0 } else { block.start - start..block.end - start }
 }
 
 impl Workspace<OwnedBuffer, OwnedBuffer> {
@@ -208,8 +267,64 @@ impl Workspace<OwnedBuffer, OwnedBuffer> {
             | Self::Sends(output, _, None)
             | Self::Takes(output, ..)
             | Self::Scans(output, ..)
-            | Self::PassesOn(output, _) => output.into_inner(),
+            | Self::Reduces(output, ..)
+            | Self::Gives(output, ..) => output.into_inner(),
             Self::Nothing => Box::new(Vec::<u8>::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The workspace of rank 2 of 4, for messages that touch these bytes.
+    fn settled<'a>(
+        request: Request<&'a [u8], &'a mut [u8]>,
+        touched: Range<usize>,
+    ) -> Workspace<&'a [u8], &'a mut [u8]> {
+        let (_, mut workspace) = Workspace::of(request, None, 2, 4).unwrap();
+        workspace.settle(&touched).unwrap();
+        workspace
+    }
+
+    #[test]
+    fn a_rank_that_passes_nothing_on_works_in_the_callers_memory() {
+        let blocks = Layout::even(4, 40);
+        let gather =
+            Request::Gather { input: Some(&[7; 10][..]), output: None, blocks: blocks.clone(), root: 0 };
+        assert!(matches!(settled(gather, 20..30), Workspace::Gives(_, _, Rest::Nothing)));
+        let mut block = [0; 10];
+        let output = Some(&mut block[..]);
+        let scatter = Request::Scatter { input: None, output, blocks, root: 0 };
+        assert!(matches!(settled(scatter, 20..30), Workspace::Takes(_, _, Rest::Nothing)));
+    }
+
+    #[test]
+    fn a_rank_that_passes_blocks_on_holds_those_and_its_own() {
+        let blocks = Layout::even(4, 40);
+        let gather =
+            Request::Gather { input: Some(&[7; 10][..]), output: None, blocks: blocks.clone(), root: 0 };
+        let Workspace::Gives(_, _, Rest::Kept(20, kept)) = settled(gather, 20..40) else {
+            panic!("not kept")
+        };
+        assert_eq!((kept.bytes().len(), &kept.bytes()[..10]), (20, &[7; 10][..]));
+
+        let mut block = [0; 10];
+        let output = Some(&mut block[..]);
+        let scatter = Request::Scatter { input: None, output, blocks, root: 0 };
+        let mut workspace = settled(scatter, 10..30);
+        let Workspace::Takes(_, _, Rest::Kept(10, kept)) = &mut workspace else { panic!("not kept") };
+        kept.bytes_mut()[10..].fill(5);
+        workspace.finish().unwrap();
+        drop(workspace);
+        assert_eq!(block, [5; 10]);
+    }
+
+    #[test]
+    fn an_empty_block_is_anywhere() {
+        let blocks = Layout::from_counts(&[10, 10, 0, 10]);
+        let gather = Request::Gather { input: Some(&[][..]), output: None, blocks, root: 0 };
+        assert!(matches!(settled(gather, 20..30), Workspace::Gives(_, _, Rest::Kept(20, _))));
     }
 }

@@ -41,7 +41,7 @@ impl Doing {
         let (signature, pattern) = program.call(at, rank, line);
         let rank_in_group = program.group(at, rank).map_or(0, |group| group.rank_of(rank)) as u32;
         backend.check(&signature)?;
-        let collective = backend.begin(&signature, &pattern)?;
+        let collective = backend.begin(&signature, backend.planned(&signature, &pattern)?);
         let mut input = program.input(at, rank);
         input.resize(signature.count as usize, 0);
         let output = match line.op {
@@ -105,8 +105,8 @@ impl Operation for Doing {
     fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
         let input: &mut [u8] = bytemuck::cast_slice_mut(&mut self.input);
         let mut memory = match &mut self.output {
-            Some(output) => Memory::Separate(input, bytemuck::cast_slice_mut(output)),
-            None => Memory::InPlace(input),
+            Some(output) => Memory::separate(input, bytemuck::cast_slice_mut(output)),
+            None => Memory::in_place(input),
         };
         self.task.poll(core, &mut memory)
     }

@@ -96,7 +96,8 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
             let mut world = World::new();
             let signature = signature(op, dtype, 10);
             let pattern = Pattern::of_call(&signature, Layout::even(2, 10));
-            let mut collective = world.backend.begin(&signature, &pattern).unwrap();
+            let planned = world.backend.planned(&signature, &pattern).unwrap();
+            let mut collective = world.backend.begin(&signature, planned);
             let fingerprint = collective.signature().fingerprint();
             let odd = usize::from(dtype.size() > 1);
             let frames: Vec<usize> = frames.iter().map(|len| len * dtype.size() - len % 2 * odd).collect();
@@ -104,7 +105,7 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
             world.say(key, fingerprint, &frames, len as u64);
             let mut buffer = [0u64; 5];
             let memory = &mut bytemuck::cast_slice_mut(&mut buffer)[..len];
-            let polled = collective.poll(&mut world.backend.engine.lock(), &mut Memory::InPlace(memory));
+            let polled = collective.poll(&mut world.backend.engine.lock(), &mut Memory::in_place(memory));
             assert!(polled.as_ref().is_err_and(is_nonsense), "{op} {frames:?}: {polled:?}");
         }
     }
@@ -141,7 +142,8 @@ fn partial_sums_that_are_of_another_length_or_none_are_nonsense() {
             let (mut liar, _next) = (Wire::new(Box::new(pipes.end(2))), pipes.end(1));
             let signature = signature(OpKind::AllReduce, dtype, 30);
             let pattern = Pattern::of_call(&signature, Layout::even(3, 30));
-            let mut running = backend.begin(&signature, &pattern).unwrap();
+            let planned = backend.planned(&signature, &pattern).unwrap();
+            let mut running = backend.begin(&signature, planned);
             for (ordinal, (message_len, frames)) in honest.into_iter().enumerate() {
                 let (message_len, frames) = match lie {
                     Some((at, message_len, frames)) if at == ordinal => (message_len, frames),
@@ -150,7 +152,7 @@ fn partial_sums_that_are_of_another_length_or_none_are_nonsense() {
                 say_in_collective(&mut liar, &running, ordinal as u32, message_len, frames);
             }
             let mut buffer = [0u8; 60];
-            let polled = running.poll(&mut backend.engine.lock(), &mut Memory::InPlace(&mut buffer));
+            let polled = running.poll(&mut backend.engine.lock(), &mut Memory::in_place(&mut buffer));
             let is_nonsense = |fault: &Fault| {
                 matches!(
                     fault,
