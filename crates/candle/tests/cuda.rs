@@ -8,15 +8,26 @@ use phalanx_candle::{
     broadcast, gather, recv, reduce, reduce_scatter, reduce_scatter_coalesced, scan, scatter, send,
     sync_model, verify_parameters,
 };
-use phalanx_nccl::Fallback;
+use phalanx_nccl::{Cuda, Device as Gpu, Fallback};
 use std::sync::{Mutex, PoisonError};
 
 /// One test at a time has the GPUs: a rank that ends waits for all that its GPU does, so ranks of two tests could wait for each other for ever.
 static GPUS: Mutex<()> = Mutex::new(());
 
-/// Runs `rank` once on each of as many GPUs.
+/// The GPU of a rank. Where there are fewer GPUs than ranks, ranks share them.
+fn gpu_of(rank: usize) -> usize {
+    rank % Gpu::count(Cuda::load().unwrap()).unwrap()
+}
+
+/// The ways that so many ranks have here, the best first.
+fn ways(ranks: usize) -> &'static [Fallback] {
+    let is_shared = gpu_of(ranks - 1) != ranks - 1;
+    if is_shared { &[Fallback::Always] } else { &[Fallback::Never, Fallback::Always] }
+}
+
+/// Runs `rank` once on each of as many GPUs. Ranks that share one go over the host: NCCL refuses them in one process.
 fn on_gpus<R: Send>(ranks: usize, rank: impl Fn(&HybridGroup, &Device) -> R + Sync) -> Vec<R> {
-    by_way(Fallback::Never, ranks, rank)
+    by_way(ways(ranks)[0], ranks, rank)
 }
 
 /// As [`on_gpus`], by a way for device memory.
@@ -26,8 +37,8 @@ fn by_way<R: Send>(way: Fallback, ranks: usize, rank: impl Fn(&HybridGroup, &Dev
         let rank = &rank;
         let start = |group: phalanx::ProcessGroup| {
             s.spawn(move || {
-                let hybrid = HybridGroup::with_fallback(&group, group.rank(), way).unwrap();
-                let outcome = rank(&hybrid, &Device::new_cuda(group.rank()).unwrap());
+                let hybrid = HybridGroup::with_fallback(&group, gpu_of(group.rank()), way).unwrap();
+                let outcome = rank(&hybrid, &Device::new_cuda(gpu_of(group.rank())).unwrap());
                 hybrid.synchronize().unwrap();
                 hybrid.finalize().unwrap();
                 outcome
@@ -134,7 +145,7 @@ fn reduces<T: WithDType>(all: &HybridGroup, gpu: &Device) {
 
 #[test]
 fn every_type_is_carried_by_every_collective() {
-    for way in [Fallback::Never, Fallback::Always] {
+    for &way in ways(3) {
         by_way(way, 3, |all, gpu| {
             macro_rules! each {
                 ($($t:ty),*) => { $( moves::<$t>(all, gpu); reduces::<$t>(all, gpu); )* };
@@ -200,17 +211,7 @@ fn what_cannot_be_done_is_refused_and_the_group_works_on() {
         let tensor = numbers::<f32>(all.rank(), 3, gpu);
         let refused = all_reduce(all.host(), &tensor, ReduceOp::Sum).unwrap_err().to_string();
         assert!(refused.contains("HybridGroup"), "{refused}");
-        let elsewhere = Tensor::zeros(3, DType::F32, &Device::new_cuda(1 - all.rank()).unwrap()).unwrap();
-        let refused = all_reduce(all, &elsewhere, ReduceOp::Sum).unwrap_err().to_string();
-        assert!(refused.contains("but this rank works on"), "{refused}");
-        for refused in [
-            all_reduce(all, &tensor.t().unwrap(), ReduceOp::Sum),
-            reduce_scatter(all, &tensor, ReduceOp::Sum).map(drop),
-            all_to_all(all, &tensor).map(drop),
-            all_reduce_coalesced(all, &[&tensor, &elsewhere], ReduceOp::Sum),
-            all_reduce(all, &tensor, ReduceOp::BitAnd),
-            broadcast(all, &tensor, 7),
-        ] {
+        let of_both = |refused: phalanx_candle::Result<()>| {
             let refused = refused.unwrap_err();
             assert!(
                 matches!(
@@ -219,6 +220,22 @@ fn what_cannot_be_done_is_refused_and_the_group_works_on() {
                 ),
                 "{refused}"
             );
+        };
+        if gpu_of(1) == 1 {
+            let other = Device::new_cuda(1 - all.rank()).unwrap();
+            let elsewhere = Tensor::zeros(3, DType::F32, &other).unwrap();
+            let refused = all_reduce(all, &elsewhere, ReduceOp::Sum).unwrap_err().to_string();
+            assert!(refused.contains("but this rank works on"), "{refused}");
+            of_both(all_reduce_coalesced(all, &[&tensor, &elsewhere], ReduceOp::Sum));
+        }
+        for refused in [
+            all_reduce(all, &tensor.t().unwrap(), ReduceOp::Sum),
+            reduce_scatter(all, &tensor, ReduceOp::Sum).map(drop),
+            all_to_all(all, &tensor).map(drop),
+            all_reduce(all, &tensor, ReduceOp::BitAnd),
+            broadcast(all, &tensor, 7),
+        ] {
+            of_both(refused);
         }
         // And the tensor has its memory.
         all_reduce(all, &tensor, ReduceOp::Avg).unwrap();
@@ -248,8 +265,8 @@ fn ranks_that_differ_hear_of_it() {
         for group in threads(2) {
             let errors = &errors;
             s.spawn(move || {
-                let all = HybridGroup::new(&group, group.rank()).unwrap();
-                let gpu = Device::new_cuda(group.rank()).unwrap();
+                let all = HybridGroup::with_fallback(&group, gpu_of(group.rank()), ways(2)[0]).unwrap();
+                let gpu = Device::new_cuda(gpu_of(group.rank())).unwrap();
                 let tensor = Tensor::zeros(4 + group.rank(), DType::F32, &gpu).unwrap();
                 // The call may return before it is known.
                 let heard = all_reduce(&all, &tensor, ReduceOp::Sum).and_then(|()| {
@@ -549,8 +566,8 @@ mod gradients {
         std::thread::scope(|s| {
             for group in threads(2) {
                 s.spawn(move || {
-                    let all = HybridGroup::new(&group, group.rank()).unwrap();
-                    let gpu = Device::new_cuda(group.rank()).unwrap();
+                    let all = HybridGroup::with_fallback(&group, gpu_of(group.rank()), ways(2)[0]).unwrap();
+                    let gpu = Device::new_cuda(gpu_of(group.rank())).unwrap();
                     let varmap = VarMap::new();
                     let config = DdpConfig::default().overlap(Overlap::On);
                     let build = |vb: VarBuilder<'_>| candle_nn::linear(4, 2, vb);

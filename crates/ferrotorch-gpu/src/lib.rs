@@ -1,8 +1,8 @@
 //! Collectives of ferrotorch's tensors on GPUs over NCCL, with the names and results of `ferrotorch-distributed`: [`HybridBackend`], [`gpu_allreduce`],
 //! [`gpu_broadcast`].
 //!
-//! **This has run on the double of CUDA and NCCL, never on a GPU.** `scripts/cuda-on-double` shows that memory and streams are used as their interfaces want
-//! it, and shows nothing of a GPU.
+//! **This was verified on one GPU, not on several**: with one rank over NCCL, and with two that share it over the host. With a GPU for each rank it has run on a double
+//! of CUDA and NCCL: `scripts/cuda-on-double` shows that memory and streams are used as their interfaces want it.
 //!
 //! The rest of ferrotorch's adapter is [`phalanx_ferrotorch`]. This is a crate of its own since `ferrotorch-gpu` 0.6.2 compiles with cudarc before 0.19.10
 //! only: a program that has candle with CUDA besides, which needs 0.19.10, cannot have both. The CUDA libraries are loaded when the program runs. Where there is

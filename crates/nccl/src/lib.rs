@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: CUDA at build time, kernels of our own, host memory as a way that device data takes unasked.
 //!
-//! It has been tested with the real library where there is no GPU, and with a double of both libraries on host memory; **not yet on a GPU**.
+//! It has been tested on one GPU, with one rank and with ranks that share it, and with a double of both libraries on host memory; **not yet on several GPUs**.
 //! Why it is made so, and how to tell that it was wrong, is in `docs/reference/nccl.md` and `docs/reference/hybrid.md`.
 //!
 //! # Examples

@@ -1,4 +1,4 @@
-//! NCCL as NVIDIA's examples use it, without anything of ours: a communicator that blocks, and its all_reduce.
+//! NCCL as NVIDIA's examples use it, without anything of ours: a communicator that blocks, its all_reduce and its all_gather.
 
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "looking a function up and calling it is one thing")]
 
@@ -11,6 +11,8 @@ pub(crate) type Handle = *mut c_void;
 type AllReduce =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
 
+type AllGather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle) -> c_int;
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Id([u8; 128]);
@@ -19,6 +21,7 @@ struct Id([u8; 128]);
 pub(crate) struct Blocking {
     nccl: Library,
     all_reduce: AllReduce,
+    all_gather: AllGather,
     comm: Handle,
 }
 
@@ -46,17 +49,19 @@ impl Blocking {
         let library = loaded(nccl.path());
         let mut comm = std::ptr::null_mut();
         // SAFETY: the functions have these types; no configuration means that calls block.
-        let (code, all_reduce) = unsafe {
+        let (code, all_reduce, all_gather) = unsafe {
             let init: Symbol<
                 '_,
                 unsafe extern "C" fn(*mut Handle, c_int, Id, c_int, *const c_void) -> c_int,
             > = library.get("ncclCommInitRankConfig").expect("it is needed");
             let (rank, size) = (rank as c_int, world_size as c_int);
             let code = init(&raw mut comm, size, Id(*id), rank, std::ptr::null());
-            (code, *library.get::<AllReduce>("ncclAllReduce").expect("it is needed"))
+            let all_reduce = *library.get::<AllReduce>("ncclAllReduce").expect("it is needed");
+            let all_gather = *library.get::<AllGather>("ncclAllGather").expect("it is needed");
+            (code, all_reduce, all_gather)
         };
         check("ncclCommInitRankConfig", code)?;
-        Ok(Self { nccl: library, all_reduce, comm })
+        Ok(Self { nccl: library, all_reduce, all_gather, comm })
     }
 
     /// The largest of all ranks' numbers, in place.
@@ -70,6 +75,18 @@ impl Blocking {
         let code =
             unsafe { (self.all_reduce)(at, at, count, DataType::F32 as c_int, MAX, self.comm, stream.raw()) };
         check("ncclAllReduce", code)
+    }
+
+    /// All ranks' numbers, from one place to another.
+    ///
+    /// # Safety
+    /// As for [`max`](Self::max), there are `count` floats at `from`, and as many of each rank at `to`.
+    pub(crate) unsafe fn gather(&self, from: u64, to: u64, count: usize, stream: &Stream) -> Result<()> {
+        let (from, to) = (from as *const c_void, to as *mut c_void);
+        // SAFETY: as the caller says; the communicator lives.
+        let code =
+            unsafe { (self.all_gather)(from, to, count, DataType::F32 as c_int, self.comm, stream.raw()) };
+        check("ncclAllGather", code)
     }
 
     pub(crate) fn end(self) -> Result<()> {
