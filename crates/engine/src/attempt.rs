@@ -120,8 +120,9 @@ impl Attempt {
         is_timed: bool,
         time: impl Fn() -> Instant,
     ) -> Outcome {
-        if let Some(cause) = core.health.latch.cause() {
-            return Outcome::Failed(core.health.failed(cause.clone(), self.told(operation, time())));
+        if let Some(cause) = core.health.latch.cause().cloned() {
+            core.wire.withdraw();
+            return Outcome::Failed(core.health.failed(cause, self.told(operation, time())));
         }
         let mut trouble = None;
         if !self.troubled {
@@ -156,7 +157,10 @@ impl Attempt {
             return Outcome::Idle;
         }
         match core.health.verdict(now) {
-            Ok(first) => Outcome::Failed(core.health.failed(first, self.told(operation, now))),
+            Ok(first) => {
+                core.wire.withdraw();
+                Outcome::Failed(core.health.failed(first, self.told(operation, now)))
+            }
             Err(_) => Outcome::Idle,
         }
     }

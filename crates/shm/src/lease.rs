@@ -10,8 +10,8 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Whether a team still works together. Zero: it does.
-#[repr(C, align(128))]
+/// Whether a team still works together, or what a rank lends is still its own. Zero: it does, and is.
+#[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Closed(pub(crate) AtomicU32);
 

@@ -186,7 +186,7 @@ impl End {
     }
 
     /// Whether the other end wants to be woken, for what was just published.
-    fn is_waited_for(&self, pipe: &Pipe) -> bool {
+    pub(crate) fn is_waited_for(&self, pipe: &Pipe) -> bool {
         // Pairs with the fence in `is_ready`: either we see that the other waits, or it sees how far we have come.
         fence(Ordering::SeqCst);
         let waits = &pipe.signs.0.waits[self.other()];
@@ -197,13 +197,18 @@ impl End {
         is_waited_for
     }
 
+    /// Asks the other end to wake this rank when it moves on. What this rank waits for must be looked for once more after this.
+    pub(crate) fn asks(&self, pipe: &Pipe) {
+        pipe.signs.0.waits[self.own()].store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
     /// Whether bytes can be moved. If not, the other end is asked to wake this rank when they can.
     pub(crate) fn is_ready(&mut self, pipe: &Pipe) -> bool {
         if self.left() > 0 {
             return true;
         }
-        pipe.signs.0.waits[self.own()].store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.asks(pipe);
         self.look(pipe);
         self.left() > 0 || self.direction == Direction::Recv && self.letters_in.is_there(&pipe.letters)
     }

@@ -3,21 +3,24 @@
 //! They lie in a segment of their own:
 //!
 //! ```text
-//! | rank 0 | … | rank P-1 | pipe 0→0, 0→1 … 0→P-1, 1→0 … | ring 0→0, 0→1 … |
+//! | rank 0 | … | rank P-1 | pipe 0→0, 0→1 … 0→P-1, 1→0 … | loan 0→0, 0→1 … | ring 0→0, 0→1 … |
 //! ```
 //!
 //! Nobody touches the pipe from a rank to itself, so it takes addresses but no memory; nor does any other take some before it is used.
 
 use crate::cells::{Cells, Hand};
 use crate::futex::Futex;
+use crate::lease::Closed;
 use crate::letters::{FEW_LETTERS, MANY_LETTERS};
+use crate::loan::{Lender, Loan, Taker};
 use crate::memory::Memory;
+use crate::peer_memory::{Identity, PeerMemory, Reading, is_gone};
 use crate::pipe::{End, Pipe, Room, pipe_len};
 use crate::span::Span;
 use crate::staging_probe::lines_are_handed_back;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::{Error, Result};
-use phalanx_transport::{Direction, LinkFault, OwnerProcess, Transport, Wait, WakeSource};
+use phalanx_transport::{Direction, FRAME_LEN_MAX, LinkFault, OwnerProcess, Transport, Wait, WakeSource};
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -33,6 +36,12 @@ const _: () = assert!(RING_LEN_MIN >= phalanx_transport::HEAD_LEN_MAX);
 /// Bytes of all rings that a rank writes, unless they would be shorter than the shortest.
 const RINGS_LEN_MAX: usize = 4 << 20;
 
+/// The bytes from which a part of a message is lent: then they must stay where they are until they were sent. Shorter ones are copied, and may be offered from another
+/// place when they are offered again.
+pub const LEND_BYTES: usize = 512 << 10;
+/// The bytes from which a part of what is lent is taken by both ends.
+const SHARE_BYTES: usize = 128 << 10;
+
 const PAGE: usize = 4096;
 
 /// The words that a rank writes for all others. All zero at first.
@@ -43,6 +52,9 @@ struct Rank {
     joined: AtomicU32,
     /// Whether the rank's ends are closed; what it wrote can still be read.
     closed: AtomicU32,
+    /// Whether what it lends is not its own any more.
+    withdrawn: Closed,
+    identity: Identity,
     /// Its threads sleep on this.
     waker: Futex,
 }
@@ -55,18 +67,22 @@ const fn ring_len(world_size: usize) -> usize {
     len
 }
 
-/// Whether pairs may have cells: only where their rings are the longest.
-const fn may_have_cells(world_size: usize) -> bool {
+/// Whether there are so few ranks that pairs may have more than a ring: cells, and loans.
+const fn are_few(world_size: usize) -> bool {
     ring_len(world_size) == RING_LEN_MAX
 }
 
 const fn letters(world_size: usize) -> usize {
-    if may_have_cells(world_size) { MANY_LETTERS } else { FEW_LETTERS }
+    if are_few(world_size) { MANY_LETTERS } else { FEW_LETTERS }
+}
+
+const fn loans_offset(world_size: usize) -> usize {
+    world_size * size_of::<Rank>() + world_size * world_size * pipe_len(letters(world_size))
 }
 
 const fn rings_offset(world_size: usize) -> usize {
-    let pipes = world_size * world_size * pipe_len(letters(world_size));
-    (world_size * size_of::<Rank>() + pipes).next_multiple_of(PAGE)
+    let loans = if are_few(world_size) { world_size * world_size * size_of::<Loan>() } else { 0 };
+    (loans_offset(world_size) + loans).next_multiple_of(PAGE)
 }
 
 /// Bytes of the segment with the pipes of a group: about 512 KiB a rank for two ranks, and at most 4 MiB a rank up to
@@ -109,6 +125,19 @@ impl Segment {
         unsafe { &*pipe }
     }
 
+    /// What rank `from` lends to rank `to`, where there are so few that it can.
+    #[inline]
+    fn loan(&self, from: usize, to: usize) -> Option<&Loan> {
+        if !are_few(self.world_size) {
+            return None;
+        }
+        let len = size_of::<Loan>();
+        let at =
+            self.memory.at(loans_offset(self.world_size) + self.index(from, to) * len, len).cast::<Loan>();
+        // SAFETY: mapped for as long as `self`, aligned (all sizes are multiples of 128), zero or written as atomics only.
+        Some(unsafe { at.as_ref() })
+    }
+
     fn ring(&self, from: usize, to: usize) -> Span {
         let len = self.ring_len;
         let at = self.memory.at(self.rings_offset + self.index(from, to) * len, len);
@@ -137,6 +166,9 @@ struct Link {
     incoming: End,
     has_cells: bool,
     hand: Hand,
+    lender: Lender,
+    taker: Taker,
+    memory: PeerMemory,
 }
 
 impl Link {
@@ -144,7 +176,7 @@ impl Link {
     #[cold]
     fn new(segment: &Segment, rank: usize, peer: usize) -> Self {
         let len = segment.ring_len;
-        let wants_cells = may_have_cells(segment.world_size) && !lines_are_handed_back();
+        let wants_cells = are_few(segment.world_size) && !lines_are_handed_back();
         let has_cells = segment.pipe(rank.min(peer), rank.max(peer)).has_cells(wants_cells);
         let capacity = if has_cells { len / 2 } else { len };
         Self {
@@ -152,6 +184,9 @@ impl Link {
             incoming: End::new(Direction::Recv, capacity),
             has_cells,
             hand: Hand::of_end(usize::from(rank > peer)),
+            lender: Lender::default(),
+            taker: Taker::default(),
+            memory: PeerMemory::Unknown,
         }
     }
 }
@@ -189,7 +224,9 @@ impl WakeSource for RankWaker {
 /// killed closes nothing; who waits for it must be told by others, who wake its [`wake_source`](Transport::wake_source).
 ///
 /// # Cost
-/// A message is copied twice. There is no system call unless the peer sleeps, which is woken with one.
+/// A message is copied twice. There is no system call unless the peer sleeps, which is woken with one. A part of a message of [`LEND_BYTES`] or more is copied once, by both ends together, where the
+/// kernel copies between the two processes and is not much slower than they are: that is measured once a process, in a millisecond, and
+/// each end then has a descriptor of the other's process.
 ///
 /// # Examples
 /// ```
@@ -241,6 +278,7 @@ impl ShmTransport {
             let doing = format!("joining the pipes in shared memory as rank {rank}, as another has");
             return Err(Error::io(doing, error));
         }
+        segment.rank(rank).identity.is_of(rank);
         let waker = |rank| Arc::new(RankWaker { segment: segment.clone(), rank });
         Ok(Self {
             owner_process: OwnerProcess::here(),
@@ -260,6 +298,101 @@ impl ShmTransport {
         let Self { segment, rank, wakers, links, .. } = self;
         let link = links[peer].get_or_insert_with(|| Link::new(segment, *rank, peer));
         Parts { link, segment, waker: &wakers[peer] }
+    }
+
+    fn write(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> usize {
+        let (from, to) = (self.rank, peer);
+        let Parts { link: Link { outgoing, hand, has_cells, .. }, segment, waker } = self.link(peer);
+        let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
+        outgoing.write(pipe, room, hand, bytes, &|| waker.wake())
+    }
+
+    /// Tells `peer`, whose messages are long, that it may lend, if that is so.
+    fn welcome(&mut self, peer: usize) {
+        let (from, to) = (peer, self.rank);
+        let Parts { link: Link { memory, .. }, segment, .. } = self.link(peer);
+        if let Some(loan) = segment.loan(from, to).filter(|loan| !loan.is_welcome())
+            && memory.reach(&segment.rank(peer).identity, &segment.rank(to).identity, peer).is_some()
+        {
+            loan.welcome();
+        }
+    }
+
+    /// Goes on with what is lent to `peer`, and is offered again: so many bytes were taken.
+    fn lend_on(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Option<usize> {
+        let (from, to) = (self.rank, peer);
+        let Parts { link: Link { lender, memory, .. }, segment, .. } = self.link(peer);
+        let loan = segment.loan(from, to)?;
+        let body = bytes.last().map_or(&[][..], |body| body);
+        if lender.is_ready(loan)
+            && let Some(process) =
+                memory.reach(&segment.rank(peer).identity, &segment.rank(from).identity, peer)
+        {
+            while lender.help(loan, |addr, range| {
+                // SAFETY: the bytes are borrowed, and only read.
+                let span = unsafe { Span::new(body.as_ptr().cast_mut(), body.len()) };
+                range.end <= body.len() && process.write(addr, span.part(range)).is_ok()
+            }) {}
+        }
+        lender.ended(loan)
+    }
+
+    /// Lends `body`, after which nothing may be written until it is taken. False if the other end takes no loans.
+    fn lend(&mut self, peer: usize, body: &[u8]) -> bool {
+        let (from, to) = (self.rank, peer);
+        let Parts { link: Link { lender, outgoing, .. }, segment, waker } = self.link(peer);
+        let pipe = segment.pipe(from, to);
+        let Some(loan) = segment.loan(from, to).filter(|loan| loan.is_welcome()) else { return false };
+        lender.lend(loan, body.as_ptr().expose_provenance() as u64, body.len());
+        if outgoing.is_waited_for(pipe) {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Takes what `peer` lends, if it does.
+    fn take(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        let (from, to) = (peer, self.rank);
+        let Parts { link: Link { incoming, taker, memory, .. }, segment, waker } = self.link(peer);
+        let pipe = segment.pipe(from, to);
+        let Some(loan) = segment.loan(from, to) else { return Ok(0) };
+        let Some(lent) = taker.offered(loan) else { return Ok(0) };
+        let Some(process) = memory.reach(&segment.rank(peer).identity, &segment.rank(to).identity, peer)
+        else {
+            taker.give_up();
+            return Err(LinkFault::Nonsense("a loan that was not welcome".into()));
+        };
+        let len = lent.len.min(buffer.len());
+        // SAFETY: the buffer is borrowed, and used through this span alone until it goes; the other end writes there only while `take_together` goes on.
+        let place = unsafe { Span::new(buffer.as_mut_ptr(), len) };
+        let mut copies = Reading::new(process, place);
+        let taken = if len < SHARE_BYTES {
+            taker.take(lent, len, &mut copies)
+        } else {
+            let opened = || {
+                if incoming.is_waited_for(pipe) {
+                    waker.wake();
+                }
+            };
+            taker.take_together(loan, lent, (place.addr(), len), &mut copies, opened)
+        };
+        match taken {
+            // One that has withdrawn has failed, and so will this rank: those who know why tell it.
+            Ok(()) if !segment.rank(peer).withdrawn.was_open() => {}
+            Err(error) if is_gone(&error) => {}
+            Ok(()) => {
+                if taker.ends(loan) && incoming.is_waited_for(pipe) {
+                    waker.wake();
+                }
+                return Ok(len);
+            }
+            Err(error) => {
+                taker.give_up();
+                return Err(LinkFault::Unreachable(format!("reading its memory: {error}")));
+            }
+        }
+        taker.give_up();
+        Ok(0)
     }
 }
 
@@ -283,29 +416,58 @@ impl Transport for ShmTransport {
         self.segment.world_size
     }
 
+    /// What is lent goes as fast as memory: to begin anew costs more than the wait of a message behind it.
+    fn frame_len(&self) -> usize {
+        FRAME_LEN_MAX
+    }
+
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        if self.links[peer].as_ref().is_some_and(|link| link.lender.lends()) {
+            return match self.lend_on(peer, bytes) {
+                None if self.is_closed(peer) => Err(LinkFault::Closed),
+                taken => Ok(taken.unwrap_or(0)),
+            };
+        }
         if self.is_closed(peer) {
             return Err(LinkFault::Closed);
         }
-        let (from, to) = (self.rank, peer);
-        let Parts { link: Link { outgoing, hand, has_cells, .. }, segment, waker } = self.link(peer);
-        let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
-        Ok(outgoing.write(pipe, room, hand, bytes, &|| waker.wake()))
+        if let Some((body, head)) = bytes.split_last()
+            && body.len() >= LEND_BYTES
+        {
+            let len: usize = head.iter().map(|part| part.len()).sum();
+            let written = if len == 0 { 0 } else { self.write(peer, head) };
+            if written < len || self.lend(peer, body) {
+                return Ok(written);
+            }
+            if written > 0 {
+                return Ok(written + self.write(peer, std::slice::from_ref(body)));
+            }
+        }
+        Ok(self.write(peer, bytes))
     }
 
     fn takes(&mut self, peer: usize, len: usize) -> bool {
         let rank = self.rank;
         let Parts { link, segment, .. } = self.link(peer);
-        link.outgoing.takes(segment.pipe(rank, peer), len)
+        !link.lender.lends() && link.outgoing.takes(segment.pipe(rank, peer), len)
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
         // Before the bytes: those that were written before it was closed are not overlooked.
         let is_closed = self.is_closed(peer);
         let (from, to) = (peer, self.rank);
-        let Parts { link: Link { incoming, hand, has_cells, .. }, segment, waker } = self.link(peer);
+        let Parts { link: Link { incoming, hand, has_cells, taker, .. }, segment, waker } = self.link(peer);
         let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
-        match incoming.read(pipe, room, hand, buffer, &|| waker.wake()) {
+        // Before the bytes, too, which come before what is lent.
+        let is_lent = segment.loan(from, to).is_some_and(|loan| taker.offered(loan).is_some());
+        let n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
+        if n == 0 && is_lent {
+            return self.take(peer, buffer);
+        }
+        if buffer.len() >= LEND_BYTES {
+            self.welcome(peer);
+        }
+        match n {
             0 if is_closed => Err(LinkFault::Closed),
             n => Ok(n),
         }
@@ -319,10 +481,24 @@ impl Transport for ShmTransport {
         let rank = self.rank;
         let Parts { link, segment, .. } = self.link(peer);
         let is_ready = match direction {
+            Direction::Send if link.lender.lends() => {
+                let pipe = segment.pipe(rank, peer);
+                link.outgoing.asks(pipe);
+                segment.loan(rank, peer).is_some_and(|loan| link.lender.is_ready(loan))
+            }
             Direction::Send => link.outgoing.is_ready(segment.pipe(rank, peer)),
-            Direction::Recv => link.incoming.is_ready(segment.pipe(peer, rank)),
+            Direction::Recv => {
+                let pipe = segment.pipe(peer, rank);
+                // In this order: the first asks to be woken.
+                link.incoming.is_ready(pipe)
+                    || segment.loan(peer, rank).is_some_and(|loan| link.taker.offered(loan).is_some())
+            }
         };
         is_ready || self.is_closed(peer)
+    }
+
+    fn withdraw(&mut self) {
+        self.segment.rank(self.rank).withdrawn.close();
     }
 
     fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
@@ -335,6 +511,7 @@ impl Drop for ShmTransport {
         if !self.owner_process.is_here() {
             return;
         }
+        self.segment.rank(self.rank).withdrawn.close();
         self.segment.rank(self.rank).closed.store(1, Ordering::Release);
         // Whoever has not seen it has not looked since it is woken here.
         self.wakers.iter().for_each(|waker| waker.wake());
@@ -342,134 +519,4 @@ impl Drop for ShmTransport {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::create;
-    use phalanx_transport::Waker;
-    use std::time::Instant;
-
-    fn pair() -> [ShmTransport; 2] {
-        let file = create(pipes_len(2)).unwrap();
-        [0, 1].map(|rank| ShmTransport::join(&file, rank, 2).unwrap())
-    }
-
-    /// A small generator of lengths and bytes.
-    fn random(state: &mut u64) -> usize {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*state >> 33) as usize
-    }
-
-    /// Sleeps until bytes can move.
-    fn wait(end: &mut ShmTransport, direction: Direction, wait: &mut Wait) {
-        let peer = 1 - end.rank;
-        if !end.watch(peer, direction, wait) {
-            wait.sleep(Duration::from_secs(20));
-        }
-    }
-
-    fn on_door(end: &ShmTransport) -> Wait {
-        Wait::on(Waker::at(end.wake_source().unwrap()))
-    }
-
-    #[test]
-    fn a_rank_joins_once() {
-        let file = create(pipes_len(2)).unwrap();
-        let _one = ShmTransport::join(&file, 1, 2).unwrap();
-        let error = ShmTransport::join(&file, 1, 2).unwrap_err();
-        assert!(error.to_string().contains("as rank 1, as another has"), "{error}");
-        let _zero = ShmTransport::join(&file, 0, 2).unwrap();
-    }
-
-    #[test]
-    fn bytes_arrive_in_order_whatever_the_lengths_and_whoever_sleeps() {
-        const TOTAL: usize = 10 << 20;
-        let byte = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 16) as u8;
-        let [mut zero, mut one] = pair();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let (mut sent, mut seed, mut waiting) = (0, 1, on_door(&zero));
-                while sent < TOTAL {
-                    let longest = if random(&mut seed).is_multiple_of(8) { 100_000 } else { 300 };
-                    let len = (random(&mut seed) % longest).min(TOTAL - sent);
-                    let bytes: Vec<u8> = (sent..sent + len).map(byte).collect();
-                    let (head, body) = bytes.split_at(len / 3);
-                    let n = zero.send(1, &[IoSlice::new(head), IoSlice::new(body)]).unwrap();
-                    sent += n;
-                    if n < len {
-                        wait(&mut zero, Direction::Send, &mut waiting);
-                    }
-                }
-            });
-            let (mut got, mut seed, mut waiting) = (0, 2, on_door(&one));
-            let mut buffer = vec![0; 300_000];
-            loop {
-                let len = 1 + random(&mut seed) % buffer.len();
-                match one.recv(0, &mut buffer[..len]) {
-                    Ok(0) => wait(&mut one, Direction::Recv, &mut waiting),
-                    Ok(n) => {
-                        assert!(buffer[..n].iter().enumerate().all(|(i, &b)| b == byte(got + i)));
-                        got += n;
-                    }
-                    Err(fault) => break assert_eq!((fault, got), (LinkFault::Closed, TOTAL)),
-                }
-            }
-        });
-    }
-
-    #[test]
-    fn local_threads_ring_as_well_and_it_is_remembered() {
-        let [mut zero, _one] = pair();
-        let mut waiting = on_door(&zero);
-        let begun = Instant::now();
-        waiting.waker().clone().wake();
-        wait(&mut zero, Direction::Recv, &mut waiting);
-        assert!(begun.elapsed() < Duration::from_secs(15), "it had been woken before");
-        let waker = waiting.waker().clone();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(20));
-                waker.wake();
-            });
-            let begun = Instant::now();
-            wait(&mut zero, Direction::Recv, &mut waiting);
-            assert!(begun.elapsed() < Duration::from_secs(15));
-        });
-        let begun = Instant::now();
-        waiting.sleep(Duration::from_millis(20));
-        assert!(begun.elapsed() >= Duration::from_millis(10), "and is heard once");
-    }
-
-    #[test]
-    fn who_waits_for_a_rank_that_closes_is_woken() {
-        let [mut zero, one] = pair();
-        let mut waiting = on_door(&zero);
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(20));
-                drop(one);
-            });
-            let begun = Instant::now();
-            let fault = loop {
-                match zero.recv(1, &mut [0; 4]) {
-                    Ok(_) => wait(&mut zero, Direction::Recv, &mut waiting),
-                    Err(fault) => break fault,
-                }
-            };
-            assert_eq!(fault, LinkFault::Closed);
-            assert!(begun.elapsed() < Duration::from_secs(15));
-        });
-        assert_eq!(zero.send(1, &[IoSlice::new(b"hello")]), Err(LinkFault::Closed));
-        assert!(!zero.is_linked(1));
-    }
-
-    #[test]
-    fn memory_of_the_pipes_is_bounded() {
-        for world_size in [2, 3, 8, 64, 128, 1000] {
-            let of_a_rank = pipes_len(world_size) / world_size;
-            assert!(of_a_rank <= (5 << 20), "{world_size} ranks: {of_a_rank} bytes each");
-            assert!(ring_len(world_size).is_power_of_two());
-        }
-        assert_eq!(ring_len(2), RING_LEN_MAX);
-        assert_eq!(ring_len(2000), RING_LEN_MIN);
-    }
-}
+mod tests;

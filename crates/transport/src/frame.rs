@@ -15,8 +15,10 @@ use phalanx_core::Signature;
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 40;
-/// Most payload bytes in one frame.
-pub const FRAME_LEN_MAX: usize = 1 << 20;
+/// Most payload bytes in one frame, over whatever transport.
+pub const FRAME_LEN_MAX: usize = 4 << 20;
+/// Most payload bytes in one frame, unless the [transport](crate::Transport::frame_len) says otherwise.
+pub const FRAME_LEN: usize = 1 << 20;
 /// Longest signature accepted: fixed fields and the end of a file name.
 pub(crate) const SIGNATURE_LEN_MAX: usize = 512;
 /// Room for most of them.

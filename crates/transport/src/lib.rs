@@ -79,7 +79,7 @@ pub use endpoint::{
     Admission, Dial, Endpoint, MESSAGE_LEN_MAX, Message, NoSession, Outbox, Service, Session, SessionId,
     SessionReceiver, SessionSender, Strangers, open_session, open_session_if_listening, try_to_open_session,
 };
-pub use frame::{Channel, FRAME_LEN_MAX, Header, Key, encode_signature};
+pub use frame::{Channel, FRAME_LEN, FRAME_LEN_MAX, Header, Key, encode_signature};
 #[cfg(feature = "sockets")]
 pub use host_probe::probe_hosts;
 #[cfg(feature = "sockets")]

@@ -50,6 +50,13 @@ pub trait Transport: Send + 'static {
     /// Ranks in the group.
     fn world_size(&self) -> usize;
 
+    /// Most payload bytes of a frame. While a frame is under way its link carries nothing else, so that a short message behind it waits.
+    ///
+    /// Default: [`FRAME_LEN`](crate::FRAME_LEN). More than [`FRAME_LEN_MAX`](crate::FRAME_LEN_MAX) is not taken.
+    fn frame_len(&self) -> usize {
+        crate::FRAME_LEN
+    }
+
     /// Takes as many of `bytes`, in order, as fit now; 0 means none. Bytes that were not taken are offered again, before others.
     ///
     /// # Errors
@@ -81,6 +88,12 @@ pub trait Transport: Send + 'static {
         let _ = (peer, direction, wait);
         true
     }
+
+    /// The operations of this rank have failed, all of them: nobody may read their memory any more, nor take for theirs what it reads there from now on. Bytes that
+    /// were offered and not taken are not offered again.
+    ///
+    /// Default: does nothing, which is right where bytes are copied as they are taken.
+    fn withdraw(&mut self) {}
 
     /// The source that peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
     /// on a waker [at](crate::Waker::at) this source.

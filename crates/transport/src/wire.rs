@@ -11,14 +11,14 @@
 use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
 #[cfg(feature = "sockets")]
 use crate::direction::Direction;
-use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX, decode_signature};
+use crate::frame::{Channel, FRAME_LEN_MAX, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX, decode_signature};
 use crate::known_signatures::{KnownSignatures, Mention};
 use crate::sabotage::{Mechanism, breaks};
 use crate::tally::Tally;
 use crate::transport::{LinkFault, Transport};
 #[cfg(feature = "sockets")]
 use crate::wait::Wait;
-use crate::{FRAME_LEN_MAX, WakeSource, Waker};
+use crate::{WakeSource, Waker};
 use phalanx_core::Signature;
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
@@ -174,6 +174,8 @@ pub struct Wire {
     transport: Box<dyn Transport>,
     /// Whether frames have checksums.
     checked: bool,
+    /// Most payload bytes of a frame that is sent.
+    frame_len: usize,
     incoming: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
     tally: Arc<Tally>,
@@ -204,7 +206,9 @@ impl Wire {
     /// At both ends, one pass over each frame; at the receiving end, a copy of it, and up to 256 KiB of memory for each peer.
     pub fn with_checksums(transport: Box<dyn Transport>, checked: bool) -> Self {
         let peers = 0..transport.world_size();
+        let frame_len = transport.frame_len().min(FRAME_LEN_MAX);
         Self {
+            frame_len: if checked { CHECKED_LEN_MAX } else { frame_len },
             incoming: peers.clone().map(|_| Incoming::new()).collect(),
             tally: Arc::new(Tally::new(peers.len())),
             outgoing: peers.map(|_| Outgoing::default()).collect(),
@@ -249,7 +253,7 @@ impl Wire {
         let out = &mut self.outgoing[message.peer];
         match out.owner {
             None => {
-                out.left = payload.len().min(if self.checked { CHECKED_LEN_MAX } else { FRAME_LEN_MAX });
+                out.left = payload.len().min(self.frame_len);
                 let mention = out.known.mention(message.signature);
                 let signature = if matches!(mention, Mention::New(_)) { message.signature } else { &[] };
                 let header = Header {
@@ -444,6 +448,11 @@ impl Wire {
     #[cfg(feature = "sockets")]
     pub fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
         self.transport.watch(peer, direction, wait)
+    }
+
+    /// The operations of this rank have failed: their memory is their callers' again once this returns.
+    pub fn withdraw(&mut self) {
+        self.transport.withdraw();
     }
 
     /// The transport's, on which the wakers of all waits must be.

@@ -3,7 +3,7 @@
 use phalanx_core::{CallSite, DType, Method, OpKind, Signature};
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{
-    Channel, FRAME_LEN_MAX, Key, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
+    Channel, FRAME_LEN, Key, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
 };
 use std::io::IoSlice;
 
@@ -108,7 +108,7 @@ fn what_is_wanted_later_waits_aside() {
 #[test]
 fn a_long_message_set_aside_in_the_middle_is_still_whole() {
     for (mut a, mut b) in pairs() {
-        let long: Vec<u8> = (0..3 * FRAME_LEN_MAX + 17).map(|i| (i * 7 % 251) as u8).collect();
+        let long: Vec<u8> = (0..3 * FRAME_LEN + 17).map(|i| (i * 7 % 251) as u8).collect();
         let message = |left: usize| Outbound {
             peer: 1,
             key: tag(1),
@@ -151,7 +151,7 @@ fn a_long_message_set_aside_in_the_middle_is_still_whole() {
 #[test]
 fn a_frame_under_way_keeps_its_link() {
     let (mut a, mut b) = pair();
-    let long = vec![5; FRAME_LEN_MAX];
+    let long = vec![5; FRAME_LEN];
     let done = send(&mut a, tag(1), &[], &long);
     assert!(done < long.len(), "the pipe is too short for frame and header");
     let other = Outbound { peer: 1, key: tag(2), ordinal: 0, fingerprint: 1, signature: &[], message_len: 1 };
@@ -239,7 +239,7 @@ fn a_short_message_is_sent_and_received_at_once() {
         assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(false));
         assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));
         // A frame under way keeps its link, and a full link takes nothing.
-        let long = vec![5; FRAME_LEN_MAX];
+        let long = vec![5; FRAME_LEN];
         let mut done = a.send(&to_one(tag(3), &long), &long).expect("the link is up");
         while done.complete {
             done = a.send(&to_one(tag(3), &long), &long).expect("the link is up");

@@ -15,6 +15,7 @@ pub(crate) mod job_links;
 mod meeting;
 pub(crate) mod memory_sharing;
 pub(crate) mod own_health;
+mod owned_operation;
 mod recv_any;
 pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]

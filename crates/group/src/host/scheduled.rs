@@ -4,14 +4,12 @@ use crate::control::failure_report::SETTLE_TIME;
 use crate::control::group_health::GroupHealth;
 #[cfg(target_os = "linux")]
 use crate::control::group_health::ParentCall;
-use crate::engine::any_peer::AnyPeer;
 use crate::engine::attempt::Attempt;
 use crate::engine::batch::{Batch, Borrowed};
 use crate::engine::collective::{self, Collective as Running};
-use crate::engine::core::{Core, Fault, Progress};
+use crate::engine::core::Core;
 use crate::engine::message::Message;
 use crate::engine::message_queues::{Ticket, queue_key};
-use crate::engine::operation::Operation;
 use crate::engine::partial::Arithmetic;
 #[cfg(target_os = "linux")]
 use crate::engine::partial::Partials;
@@ -19,22 +17,22 @@ use crate::engine::plan::{Plan, Sums};
 use crate::engine::task::Task;
 use crate::group::backend::{Address, Backend, HostMessage, OnTimeout, Payload, counted};
 use crate::group::call::{HostCall, OwnedCall, element};
-use crate::group::memory::{Changed, Extent, OwnedBuffer, Readable, Writable};
+use crate::group::memory::{Extent, OwnedBuffer, Readable, Writable};
 use crate::group::pending::{Bytes, Completion, Pending};
-use crate::group::recv_any::Received;
 use crate::group::request::Request;
 use crate::host::BackendChoice;
 use crate::host::forced;
 use crate::host::memory_sharing::MemorySharing;
+use crate::host::owned_operation::Owned;
 use crate::host::workspace::{Pattern, Workspace};
+use crate::progress::Engine;
 use crate::progress::progress_thread;
-use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
 #[cfg(target_os = "linux")]
 use phalanx_algo::LevelsWay;
 use phalanx_algo::{Algorithm, Kind, Selector, Shape, SumKind};
 use phalanx_core::{Cause, Deadline, Envelope, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
-use phalanx_transport::{Direction, Wire};
+use phalanx_transport::Wire;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -289,7 +287,7 @@ impl ScheduledBackend {
         completion: Completion,
         limit: Duration,
     ) -> Owned {
-        Owned { task, workspace, completion, limit, health: self.engine.health.clone() }
+        Owned::new(task, workspace, completion, limit, self.engine.health.clone())
     }
 
     /// A message that begins, and its number.
@@ -557,88 +555,5 @@ impl Drop for ScheduledBackend {
             }
             progress_thread::end(&self.engine);
         }
-    }
-}
-
-/// An operation with the buffers it owns.
-pub(super) struct Owned {
-    task: Task,
-    workspace: Workspace<OwnedBuffer, OwnedBuffer>,
-    completion: Completion,
-    limit: Duration,
-    health: Arc<GroupHealth>,
-}
-
-impl Owned {
-    fn nonsense(task: &Task, health: &GroupHealth, changed: Changed) -> Fault {
-        let Signature { op, site, .. } = task.signature();
-        Fault::Nonsense { peer: health.rank, what: changed.describe(*op, site) }
-    }
-}
-
-impl Operation for Owned {
-    fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
-        let Self { task, workspace, health, .. } = self;
-        let progress = match workspace.memory() {
-            Ok(mut memory) => task.poll(core, &mut memory)?,
-            Err(changed) => return Err(Self::nonsense(task, health, changed)),
-        };
-        if progress == Progress::Finished {
-            workspace.finish().map_err(|changed| Self::nonsense(task, health, changed))?;
-        }
-        Ok(progress)
-    }
-
-    fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
-        self.task.wants(core, wants);
-    }
-
-    fn signature(&self) -> &Signature {
-        self.task.signature()
-    }
-
-    fn seq(&self) -> u64 {
-        self.task.seq()
-    }
-
-    fn bytes(&self) -> (u64, u64) {
-        self.task.bytes()
-    }
-
-    fn is_due(&self, core: &Core) -> bool {
-        self.task.is_due(core)
-    }
-
-    fn message(&self) -> Option<(Option<usize>, u64)> {
-        self.task.message()
-    }
-
-    fn any_peer(&self) -> Option<&AnyPeer> {
-        self.task.any_peer()
-    }
-}
-
-impl Job for Owned {
-    fn complete(self: Box<Self>, outcome: Result<()>) {
-        let Self { task, completion, workspace, health, .. } = *self;
-        // If it failed, the group has, and that says it all.
-        if outcome.is_ok() {
-            task.ended(&health, clock::now);
-        }
-        completion.complete(outcome.map(|()| {
-            let buffer = workspace.into_buffer();
-            match (task.signature().op, task.message()) {
-                (OpKind::RecvAny, Some((Some(from), _))) => Box::new(Received::new(buffer, from)),
-                _ => buffer,
-            }
-        }));
-    }
-
-    fn is_awaited(&self) -> bool {
-        self.completion.is_awaited()
-    }
-
-    fn limit(&self) -> Duration {
-        self.limit
     }
 }

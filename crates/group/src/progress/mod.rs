@@ -105,6 +105,11 @@ impl Engine {
         core
     }
 
+    /// The operations have failed, and their memory is their callers' again.
+    fn withdraw(&self) {
+        self.lock().wire.withdraw();
+    }
+
     /// Drives one operation to its end on this thread.
     pub(crate) fn drive(&self, operation: &mut impl Operation, mut attempt: Attempt) -> Result<()> {
         self.drive_until(operation, &mut attempt, |_, _| false).map(drop)
@@ -117,6 +122,7 @@ impl Engine {
         attempt: &mut Attempt,
         leaves: impl Fn(&mut Core, &O) -> bool,
     ) -> Result<bool> {
+        let _withdrawn = WithdrawnOnPanic(self);
         let mut backoff = Backoff::new(self.host_place);
         let mut untimed = if self.host_place.crowded { 0 } else { UNTIMED_POLLS };
         let mut core = self.lock();
@@ -214,6 +220,17 @@ impl Engine {
         let mut core = self.lock();
         core.wire.remove_sleeper(wait.waker());
         core
+    }
+}
+
+/// A thread that panics leaves its operation behind.
+struct WithdrawnOnPanic<'e>(&'e Engine);
+
+impl Drop for WithdrawnOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.withdraw();
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn submit_short(engine: &Engine, mut job: Box<dyn Job>) {
     match polled {
         Ok(Outcome::Finished) => job.complete(Ok(())),
         Ok(Outcome::Failed(error)) | Err(error) => {
+            engine.withdraw();
             engine.health.finish_trace();
             job.complete(Err(error));
         }
@@ -94,7 +95,7 @@ fn run(engine: &Engine, waker: &Waker) {
             engine.thread_sleeps.store(false, Ordering::SeqCst);
         });
         if let Err(error) = round {
-            fail_all(&mut jobs, &error);
+            fail_all(engine, &mut jobs, &error);
         }
     }
 }
@@ -150,7 +151,8 @@ fn waits_for(core: &Core, jobs: &[Begun], backoff: &Backoff) -> (Vec<(usize, Dir
 }
 
 /// The group has failed, and nobody knows what a panic left of them.
-fn fail_all(jobs: &mut Vec<Begun>, error: &Error) {
+fn fail_all(engine: &Engine, jobs: &mut Vec<Begun>, error: &Error) {
+    engine.withdraw();
     jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));
 }
 
@@ -193,7 +195,7 @@ impl Driver for Engine {
                 }
             });
             if let Err(error) = round {
-                fail_all(&mut jobs, &error);
+                fail_all(self, &mut jobs, &error);
             }
         }
         let are_left = !jobs.is_empty();

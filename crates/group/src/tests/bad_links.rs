@@ -18,6 +18,7 @@ use phalanx_transport::thread::Pipes;
 use phalanx_transport::{Channel, Direction, Key, LinkFault, Outbound, Transport, Wait, Wire, WireFault};
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Rank 0, and the links of a rank 1 that says whatever it likes.
@@ -261,4 +262,57 @@ fn a_rank_that_can_make_no_link_names_itself() {
     let error = ProcessGroup::new(Arc::new(backend)).all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
     let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
     assert!(peer.rank == 0 && reason.contains("too many open files"), "{error}");
+}
+
+/// Of rank 0, whose peer takes nothing; says whether what was offered to it was withdrawn.
+struct Lending(Arc<AtomicBool>);
+
+impl Transport for Lending {
+    fn name(&self) -> &'static str {
+        "lending"
+    }
+
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        2
+    }
+
+    fn send(&mut self, _peer: usize, _bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        Ok(0)
+    }
+
+    fn recv(&mut self, _peer: usize, _buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        Ok(0)
+    }
+
+    fn is_linked(&mut self, _peer: usize) -> bool {
+        true
+    }
+
+    fn withdraw(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_a_call_offered_is_withdrawn_before_it_fails() {
+    let calls: [fn(&ProcessGroup) -> Error; 3] = [
+        |group| group.send(&[1u8; 1 << 20], 1, 0).unwrap_err(),
+        |group| group.all_reduce(&mut [1u8; 1 << 20], ReduceOp::Sum).unwrap_err(),
+        |group| group.send_async(vec![1u8; 1 << 20], 1, 0).unwrap().wait().unwrap_err(),
+    ];
+    for call in calls {
+        let [job, _other] = ThreadJob::create(2, Duration::from_secs(60)).try_into().unwrap();
+        let health = Arc::new(GroupHealth::new(Arc::new(job), WORLD, vec![0, 1]));
+        let withdrawn = Arc::new(AtomicBool::new(false));
+        let wire = Wire::new(Box::new(Lending(withdrawn.clone())));
+        let backend = ScheduledBackend::over(wire, health, BackendChoice::Auto, Arc::default());
+        let group = ProcessGroup::new(Arc::new(backend));
+        let error = call(&group.with_timeout(Duration::from_millis(200)));
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(withdrawn.load(Ordering::Relaxed), "{error}");
+    }
 }

@@ -8,6 +8,7 @@ mod fault;
 mod wait_check;
 
 use crate::control::group_health::{GroupHealth, ParentCall};
+use crate::engine::eager::EAGER_LIMIT;
 use crate::group::backend::{Address, Backend, BufferMemory, HostMessage, OnTimeout, counted};
 use crate::group::call::{HostCall, HostRequest, OwnedCall, element};
 use crate::group::derived::derived;
@@ -32,6 +33,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use wait_check::GroupCheck;
+
+// A short message may go on from a copy, when its sender has gone on.
+const _: () = assert!(EAGER_LIMIT < phalanx_shm::LEND_BYTES);
 
 /// One group on one rank, all of whose members are on this host.
 #[derive(Debug)]

@@ -136,7 +136,7 @@ fn lengths(world_size: usize) -> [usize; 6] {
 
 /// A length in elements whose messages take several frames, the last of them not full.
 fn several_frames<T>() -> usize {
-    5 * phalanx_transport::FRAME_LEN_MAX / 2 / size_of::<T>() + 3
+    5 * phalanx_transport::FRAME_LEN / 2 / size_of::<T>() + 3
 }
 
 /// Calls a function that is generic over the element type with each of them in turn.

@@ -1,0 +1,170 @@
+//! The memory of the process at the other end of a pipe, for what is lent there.
+
+use crate::copy_probe::kernel_copies_are_worth_it;
+use crate::loan::Copies;
+use crate::other_process::{Process, pid_namespace};
+use crate::span::Span;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::io::{Error, ErrorKind, Result};
+use std::ops::Range;
+use std::time::Duration;
+
+/// What a rank says of itself, in the words that it writes for all others. All zero before it has joined.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// Says which rank it is, and is found at this address of its process.
+    probe: AtomicU64,
+    probe_addr: AtomicU64,
+    /// Among whom the number of its process means what it means there.
+    namespace: AtomicU64,
+    /// Written last.
+    pid: AtomicU32,
+}
+
+impl Identity {
+    /// It is this process's, as rank `rank`.
+    pub(crate) fn is_of(&self, rank: usize) {
+        self.probe.store(probe(rank), Ordering::Relaxed);
+        self.probe_addr.store((&raw const self.probe).expose_provenance() as u64, Ordering::Relaxed);
+        self.namespace.store(pid_namespace(), Ordering::Relaxed);
+        self.pid.store(std::process::id(), Ordering::Release);
+    }
+}
+
+/// The word by which rank `rank` is known.
+fn probe(rank: usize) -> u64 {
+    rank as u64 ^ 0x7068_616c_616e_7821
+}
+
+/// What is known of the process at the other end.
+#[derive(Debug, Default)]
+pub(crate) enum PeerMemory {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    OutOfReach,
+    Reached(Process),
+}
+
+impl PeerMemory {
+    /// The process of rank `peer`, if its memory can be read and written, and should be. Takes a descriptor the first time, and a millisecond if it is the
+    /// first of this process.
+    pub(crate) fn reach(&mut self, theirs: &Identity, own: &Identity, peer: usize) -> Option<&Process> {
+        if let Self::Unknown = self {
+            *self = Self::look(theirs, own, peer).map_or(Self::OutOfReach, Self::Reached);
+        }
+        match self {
+            Self::Reached(process) => Some(process),
+            Self::Unknown | Self::OutOfReach => None,
+        }
+    }
+
+    fn look(theirs: &Identity, own: &Identity, peer: usize) -> Option<Process> {
+        let pid = theirs.pid.load(Ordering::Acquire);
+        // In another container the number means another process: often this one.
+        let is_here = theirs.namespace.load(Ordering::Relaxed) == own.namespace.load(Ordering::Relaxed);
+        if pid == 0 || !is_here || !kernel_copies_are_worth_it() {
+            return None;
+        }
+        let process = Process::open(pid).ok()?;
+        let mut read = [0; 8];
+        // SAFETY: the array outlives the call that uses the span.
+        let into = unsafe { Span::new(read.as_mut_ptr(), read.len()) };
+        process.read(theirs.probe_addr.load(Ordering::Relaxed), into).ok()?;
+        // The right to write is the right to read.
+        (u64::from_ne_bytes(read) == probe(peer)).then_some(process)
+    }
+}
+
+/// Whether the process, or its memory, is gone.
+pub(crate) fn is_gone(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+        || error.raw_os_error().is_some_and(|code| [libc::ESRCH, libc::EFAULT].contains(&code))
+}
+
+/// Copies what another process lends to a place of this one.
+pub(crate) struct Reading<'a> {
+    process: &'a Process,
+    place: Span,
+    /// How often it has waited for the lender's last chunk.
+    waits: u32,
+}
+
+/// A lender that writes a chunk is soon done, unless its process was stopped. It is waited for so often awake, and then so many milliseconds; those in which this process was
+/// stopped too do not count.
+const WAITS_AWAKE: u32 = 20_000;
+const WAITS_MAX: u32 = 1000;
+
+impl<'a> Reading<'a> {
+    pub(crate) fn new(process: &'a Process, place: Span) -> Self {
+        Self { process, place, waits: 0 }
+    }
+}
+
+impl Copies for Reading<'_> {
+    type Error = Error;
+
+    fn read(&mut self, addr: u64, range: Range<usize>) -> Result<()> {
+        self.process.read(addr, self.place.part(range))
+    }
+
+    fn waits(&mut self) -> bool {
+        self.waits = self.waits.saturating_add(1);
+        if self.waits < WAITS_AWAKE {
+            std::hint::spin_loop();
+            return false;
+        }
+        if self.waits == WAITS_AWAKE + WAITS_MAX {
+            // The place can't be given back to its owner before, and being stopped keeps no process from being ended.
+            match self.process.kill() {
+                Ok(()) => {
+                    tracing::error!(
+                        "a rank was stopped in the middle of a copy into this rank's memory: ended"
+                    );
+                }
+                Err(error) => tracing::error!(
+                    %error,
+                    "a rank was stopped in the middle of a copy into this rank's memory, and can't be ended: this rank waits until it goes on or ends"
+                ),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        self.process.has_ended()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        let word = || AtomicU64::new(0);
+        Identity { probe: word(), probe_addr: word(), namespace: word(), pid: AtomicU32::new(0) }
+    }
+
+    #[test]
+    fn only_the_rank_that_it_says_it_is_is_reached() {
+        let (own, theirs) = (identity(), identity());
+        own.is_of(0);
+        let reach = |theirs: &Identity, peer| {
+            let mut memory = PeerMemory::default();
+            memory.reach(theirs, &own, peer).is_some()
+        };
+        assert!(!reach(&theirs, 1), "it has not joined");
+        theirs.is_of(1);
+        assert_eq!(reach(&theirs, 1), kernel_copies_are_worth_it());
+        assert!(!reach(&theirs, 2), "another rank");
+        theirs.namespace.store(1, Ordering::Relaxed);
+        assert!(!reach(&theirs, 1), "in another container");
+    }
+
+    #[test]
+    fn memory_that_is_gone_is_told_from_memory_that_is_kept() {
+        let of = Error::from_raw_os_error;
+        assert!(
+            is_gone(&of(libc::ESRCH)) && is_gone(&of(libc::EFAULT)) && is_gone(&ErrorKind::NotFound.into())
+        );
+        assert!(!is_gone(&of(libc::EPERM)));
+    }
+}
