@@ -51,7 +51,8 @@ impl PeerMemory {
     /// The process of rank `peer`, if its memory can be read and written, and should be. Takes a descriptor the first time, and a millisecond if it is the
     /// first of this process.
     pub(crate) fn reach(&mut self, theirs: &Identity, own: &Identity, peer: usize) -> Option<&Process> {
-        if let Self::Unknown = self {
+        let has_joined = theirs.pid.load(Ordering::Acquire) != 0;
+        if has_joined && let Self::Unknown = self {
             *self = Self::look(theirs, own, peer).map_or(Self::OutOfReach, Self::Reached);
         }
         match self {
@@ -61,10 +62,10 @@ impl PeerMemory {
     }
 
     fn look(theirs: &Identity, own: &Identity, peer: usize) -> Option<Process> {
-        let pid = theirs.pid.load(Ordering::Acquire);
+        let pid = theirs.pid.load(Ordering::Relaxed);
         // In another container the number means another process: often this one.
         let is_here = theirs.namespace.load(Ordering::Relaxed) == own.namespace.load(Ordering::Relaxed);
-        if pid == 0 || !is_here || !kernel_copies_are_worth_it() {
+        if !is_here || !kernel_copies_are_worth_it() {
             return None;
         }
         let process = Process::open(pid).ok()?;
@@ -147,12 +148,14 @@ mod tests {
     fn only_the_rank_that_it_says_it_is_is_reached() {
         let (own, theirs) = (identity(), identity());
         own.is_of(0);
+        let mut early = PeerMemory::default();
+        assert!(early.reach(&theirs, &own, 1).is_none(), "it has not joined");
+        theirs.is_of(1);
+        assert_eq!(early.reach(&theirs, &own, 1).is_some(), kernel_copies_are_worth_it(), "now it has");
         let reach = |theirs: &Identity, peer| {
             let mut memory = PeerMemory::default();
             memory.reach(theirs, &own, peer).is_some()
         };
-        assert!(!reach(&theirs, 1), "it has not joined");
-        theirs.is_of(1);
         assert_eq!(reach(&theirs, 1), kernel_copies_are_worth_it());
         assert!(!reach(&theirs, 2), "another rank");
         theirs.namespace.store(1, Ordering::Relaxed);

@@ -57,7 +57,8 @@ pub trait Transport: Send + 'static {
         crate::FRAME_LEN
     }
 
-    /// Takes as many of `bytes`, in order, as fit now; 0 means none. Bytes that were not taken are offered again, before others.
+    /// Takes as many of `bytes`, in order, as fit now; 0 means none. Bytes that were not taken are offered again, before others; those of a long message, which needs its
+    /// receiver, from where they were.
     ///
     /// # Errors
     /// The link is broken for good.
