@@ -96,8 +96,9 @@ pub const fn pipes_len(world_size: usize) -> usize {
 struct Segment {
     memory: Memory,
     world_size: usize,
-    /// What follows from the number of ranks, computed once: the letters of a pipe, where the rings begin, and the length of each.
+    /// What follows from the number of ranks, computed once: the letters of a pipe, where loans begin if there are any, where the rings begin, and the length of each.
     letters: usize,
+    loans_offset: Option<usize>,
     rings_offset: usize,
     ring_len: usize,
 }
@@ -128,12 +129,8 @@ impl Segment {
     /// What rank `from` lends to rank `to`, where there are so few that it can.
     #[inline]
     fn loan(&self, from: usize, to: usize) -> Option<&Loan> {
-        if !are_few(self.world_size) {
-            return None;
-        }
         let len = size_of::<Loan>();
-        let at =
-            self.memory.at(loans_offset(self.world_size) + self.index(from, to) * len, len).cast::<Loan>();
+        let at = self.memory.at(self.loans_offset? + self.index(from, to) * len, len).cast::<Loan>();
         // SAFETY: mapped for as long as `self`, aligned (all sizes are multiples of 128), zero or written as atomics only.
         Some(unsafe { at.as_ref() })
     }
@@ -269,6 +266,7 @@ impl ShmTransport {
             memory,
             world_size,
             letters: letters(world_size),
+            loans_offset: are_few(world_size).then(|| loans_offset(world_size)),
             rings_offset: rings_offset(world_size),
             ring_len: ring_len(world_size),
         });
@@ -458,11 +456,13 @@ impl Transport for ShmTransport {
         let (from, to) = (peer, self.rank);
         let Parts { link: Link { incoming, hand, has_cells, taker, .. }, segment, waker } = self.link(peer);
         let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
-        // Before the bytes, too, which come before what is lent.
-        let is_lent = segment.loan(from, to).is_some_and(|loan| taker.offered(loan).is_some());
-        let n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
-        if n == 0 && is_lent {
-            return self.take(peer, buffer);
+        let mut n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
+        if n == 0 && segment.loan(from, to).is_some_and(|loan| taker.offered(loan).is_some()) {
+            // What was written before it was lent comes first, and is seen now.
+            n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
+            if n == 0 {
+                return self.take(peer, buffer);
+            }
         }
         if buffer.len() >= LEND_BYTES {
             self.welcome(peer);
