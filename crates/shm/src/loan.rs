@@ -53,8 +53,8 @@ struct Place {
     len: AtomicU64,
     /// Loans that were taken to their end.
     taken: AtomicU64,
-    /// Whether loans can be taken.
-    is_open_for_loans: AtomicU32,
+    /// Whether loans are welcome: they can be read.
+    is_welcome: AtomicU32,
 }
 
 /// The lending end's knowledge.
@@ -104,7 +104,7 @@ impl Loan {
                 start: word(),
                 len: word(),
                 taken: word(),
-                is_open_for_loans: flag(),
+                is_welcome: flag(),
             }),
             claimed: Line(word()),
         }
@@ -112,11 +112,16 @@ impl Loan {
 
     /// The taking end says that it can take loans.
     pub(crate) fn welcome(&self) {
-        self.place.0.is_open_for_loans.store(1, Ordering::Relaxed);
+        self.place.0.is_welcome.store(1, Ordering::Relaxed);
     }
 
     pub(crate) fn is_welcome(&self) -> bool {
-        self.place.0.is_open_for_loans.load(Ordering::Relaxed) != 0
+        self.place.0.is_welcome.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the lender writes to a place.
+    fn is_written(&self) -> bool {
+        self.offer.0.writes.load(Ordering::Acquire) != 0
     }
 
     /// The next of so many chunks for the one whose claims `one` counts.
@@ -133,20 +138,6 @@ impl Loan {
                 Err(now) => claimed = now,
             }
         }
-    }
-}
-
-impl Loan {
-    /// Closes the place with this turn, and waits until the lender writes nothing there, or `waits` says that it has ended.
-    fn close(&self, turn: u64, mut waits: impl FnMut() -> bool) -> bool {
-        self.place.0.turn.store(turn, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        while self.offer.0.writes.load(Ordering::Acquire) != 0 {
-            if waits() {
-                return true;
-            }
-        }
-        false
     }
 }
 
@@ -229,12 +220,19 @@ impl Lender {
     }
 }
 
-/// A place that is open: it does not stay so if its owner panics.
-struct Open<'l>(&'l Loan, u64);
+/// A place that is open, until this ends, also if its owner panics.
+struct Open<'l, C: Copies> {
+    loan: &'l Loan,
+    turn: u64,
+    copies: &'l mut C,
+}
 
-impl Drop for Open<'_> {
+impl<C: Copies> Drop for Open<'_, C> {
+    /// Closes the place, and waits until the lender writes nothing there, or has ended.
     fn drop(&mut self) {
-        self.0.close(self.1 + 1, || false);
+        self.loan.place.0.turn.store(self.turn + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        while self.loan.is_written() && !self.copies.waits() {}
     }
 }
 
@@ -296,23 +294,22 @@ impl Taker {
             (&loan.claimed.0, 0),
         ];
         words.into_iter().for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-        self.turn += 1;
-        place.turn.store(self.turn, Ordering::Release);
-        let open = Open(loan, self.turn);
+        let turn = self.turn + 1;
+        self.turn += 2;
+        place.turn.store(turn, Ordering::Release);
+        let open = Open { loan, turn, copies };
         opened();
         let mut outcome = Ok(());
         while outcome.is_ok()
             && let Some(index) = loan.claim(count, FRONT)
         {
             let range = chunk(index, len);
-            outcome = copies.read(lent.addr.wrapping_add(range.start as u64), range);
+            outcome = open.copies.read(lent.addr.wrapping_add(range.start as u64), range);
         }
-        std::mem::forget(open);
-        let has_ended = self.close(loan, copies);
+        drop(open);
         outcome?;
-        let offer = &loan.offer.0;
-        if has_ended || offer.failed.load(Ordering::Relaxed) == self.turn - 1 {
-            // The lender's chunks may not be there.
+        // It has ended in the middle of a chunk, or could not write one.
+        if loan.is_written() || loan.offer.0.failed.load(Ordering::Relaxed) == turn {
             let back = loan.claimed.0.load(Ordering::Relaxed) & u64::from(u32::MAX);
             let first = count.saturating_sub(back) as usize * CHUNK;
             if first < len {
@@ -321,12 +318,6 @@ impl Taker {
         }
         self.done += len;
         Ok(())
-    }
-
-    /// Closes the place, and waits until the lender writes nothing there; true if the lender has ended.
-    fn close(&mut self, loan: &Loan, copies: &mut impl Copies) -> bool {
-        self.turn += 1;
-        loan.close(self.turn, || copies.waits())
     }
 
     /// Whether the loan was taken to its end. If so, the lender is told that its memory is its own again.

@@ -94,6 +94,28 @@ impl Process {
         Ok(())
     }
 
+    /// Whether it is the process of rank `rank`, whose memory has that rank's [word](word_of) at this address, and can be read.
+    pub(crate) fn is_of_rank(&self, rank: usize, addr: u64) -> bool {
+        let mut word = [0; 8];
+        // SAFETY: the array outlives the call that uses the span.
+        let into = unsafe { Span::new(word.as_mut_ptr(), word.len()) };
+        self.read(addr, into).is_ok() && u64::from_ne_bytes(word) == word_of(rank)
+    }
+
+    /// Ends rank `peer`, whose process it is, since it was stopped in the middle of a copy into this rank's memory; if that can't be, says so.
+    pub(crate) fn end_its_copy(&self, peer: usize) {
+        match self.kill() {
+            Ok(()) => {
+                tracing::error!(peer, "stopped in the middle of a copy into this rank's memory: ended");
+            }
+            Err(error) => tracing::error!(
+                peer,
+                %error,
+                "stopped in the middle of a copy into this rank's memory, and can't be ended: this rank waits until it goes on or ends"
+            ),
+        }
+    }
+
     fn must_live(&self) -> io::Result<()> {
         if self.has_ended() {
             Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended"))
@@ -118,6 +140,11 @@ impl Process {
         }
         Ok(pidfd_send_signal(&self.handle, Signal::KILL)?)
     }
+}
+
+/// The word by which a rank's memory is known.
+pub(crate) fn word_of(rank: usize) -> u64 {
+    rank as u64 ^ 0x7068_616c_616e_7821
 }
 
 /// Among whom the number of a process means what it means here. 0 where that is everybody: a system without such namespaces.

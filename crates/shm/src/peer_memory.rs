@@ -2,7 +2,7 @@
 
 use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::loan::Copies;
-use crate::other_process::{Process, pid_namespace};
+use crate::other_process::{Process, pid_namespace, word_of};
 use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::io::{Error, ErrorKind, Result};
@@ -25,16 +25,11 @@ pub(crate) struct Identity {
 impl Identity {
     /// It is this process's, as rank `rank`.
     pub(crate) fn is_of(&self, rank: usize) {
-        self.probe.store(probe(rank), Ordering::Relaxed);
+        self.probe.store(word_of(rank), Ordering::Relaxed);
         self.probe_addr.store((&raw const self.probe).expose_provenance() as u64, Ordering::Relaxed);
         self.namespace.store(pid_namespace(), Ordering::Relaxed);
         self.pid.store(std::process::id(), Ordering::Release);
     }
-}
-
-/// The word by which rank `rank` is known.
-fn probe(rank: usize) -> u64 {
-    rank as u64 ^ 0x7068_616c_616e_7821
 }
 
 /// What is known of the process at the other end.
@@ -69,12 +64,8 @@ impl PeerMemory {
             return None;
         }
         let process = Process::open(pid).ok()?;
-        let mut read = [0; 8];
-        // SAFETY: the array outlives the call that uses the span.
-        let into = unsafe { Span::new(read.as_mut_ptr(), read.len()) };
-        process.read(theirs.probe_addr.load(Ordering::Relaxed), into).ok()?;
         // The right to write is the right to read.
-        (u64::from_ne_bytes(read) == probe(peer)).then_some(process)
+        process.is_of_rank(peer, theirs.probe_addr.load(Ordering::Relaxed)).then_some(process)
     }
 }
 
@@ -91,6 +82,7 @@ pub(crate) fn is_gone(error: &Error) -> bool {
 
 /// Copies what another process lends to a place of this one.
 pub(crate) struct Reading<'a> {
+    peer: usize,
     process: &'a Process,
     place: Span,
     /// How often it has waited for the lender's last chunk.
@@ -103,8 +95,8 @@ const WAITS_AWAKE: u32 = 20_000;
 const WAITS_MAX: u32 = 1000;
 
 impl<'a> Reading<'a> {
-    pub(crate) fn new(process: &'a Process, place: Span) -> Self {
-        Self { process, place, waits: 0 }
+    pub(crate) fn new(peer: usize, process: &'a Process, place: Span) -> Self {
+        Self { peer, process, place, waits: 0 }
     }
 }
 
@@ -123,17 +115,7 @@ impl Copies for Reading<'_> {
         }
         if self.waits == WAITS_AWAKE + WAITS_MAX {
             // The place can't be given back to its owner before, and being stopped keeps no process from being ended.
-            match self.process.kill() {
-                Ok(()) => {
-                    tracing::error!(
-                        "a rank was stopped in the middle of a copy into this rank's memory: ended"
-                    );
-                }
-                Err(error) => tracing::error!(
-                    %error,
-                    "a rank was stopped in the middle of a copy into this rank's memory, and can't be ended: this rank waits until it goes on or ends"
-                ),
-            }
+            self.process.end_its_copy(self.peer);
         }
         std::thread::sleep(Duration::from_millis(1));
         self.process.has_ended()

@@ -11,7 +11,7 @@ use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::forced::{Choice, Forced, NotTaken};
 use crate::hash::mix;
-use crate::other_process::{Process, Processes, pid_namespace};
+use crate::other_process::{Process, Processes, pid_namespace, word_of};
 use crate::plan::{Kind, Plan};
 use crate::region::{CELLS, Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
 use crate::span::Span;
@@ -186,7 +186,7 @@ impl Team {
 
     /// Finds out which processes the others are, and whether all can reach the memory of all and should.
     fn meet(&mut self, crowded: bool, call: &mut Call<'_>) -> Result<(), Fault> {
-        let mut secret = (self.rank as u64 ^ PROBE).to_ne_bytes();
+        let mut secret = word_of(self.rank).to_ne_bytes();
         // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
         let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
         let met = self.exchange([probe.addr(), u64::from(crowded), pid_namespace()], call)?;
@@ -201,12 +201,7 @@ impl Team {
         };
         let opened: std::io::Result<Vec<_>> = (0..self.world_size).map(open).collect();
         let found = opened.is_ok();
-        let can_read = |(peer, process): (usize, &Process)| {
-            let mut read = [0; 8];
-            // SAFETY: the array outlives the call that uses the span.
-            let into = unsafe { Span::new(read.as_mut_ptr(), read.len()) };
-            process.read(met[peer][0], into).is_ok() && u64::from_ne_bytes(read) == peer as u64 ^ PROBE
-        };
+        let can_read = |(peer, process): (usize, &Process)| process.is_of_rank(peer, met[peer][0]);
         self.processes = opened.unwrap_or_default().into();
         // The right to write is the right to read.
         let reaches = found && self.processes.iter().enumerate().all(can_read);
@@ -545,19 +540,7 @@ impl Team {
         while lease.is_held() && !process.has_ended() {
             if !ended && Instant::now() >= late {
                 ended = true;
-                match process.kill() {
-                    Ok(()) => {
-                        tracing::error!(
-                            peer,
-                            "stopped in the middle of a copy into this rank's memory: ended"
-                        );
-                    }
-                    Err(error) => tracing::error!(
-                        peer,
-                        %error,
-                        "stopped in the middle of a copy into this rank's memory, and can't be ended: this rank waits until it goes on or ends"
-                    ),
-                }
+                process.end_its_copy(peer);
             }
             if ended {
                 std::thread::sleep(Duration::from_millis(1));
@@ -607,8 +590,6 @@ impl Drop for Running<'_> {
         }
     }
 }
-
-const PROBE: u64 = 0x7068_616c_616e_7821;
 
 /// A panic in a user's program ends its part in the team.
 impl Drop for Team {

@@ -12,7 +12,7 @@ use crate::cells::{Cells, Hand};
 use crate::futex::Futex;
 use crate::lease::Closed;
 use crate::letters::{FEW_LETTERS, MANY_LETTERS};
-use crate::loan::{Lender, Loan, Taker};
+use crate::loan::{CHUNK, Lender, Loan, Taker};
 use crate::memory::Memory;
 use crate::peer_memory::{Identity, PeerMemory, Reading, is_gone};
 use crate::pipe::{End, Pipe, Room, pipe_len};
@@ -39,8 +39,6 @@ const RINGS_LEN_MAX: usize = 4 << 20;
 /// The bytes from which a part of a message is lent: then they must stay where they are until they were sent. Shorter ones are copied, and may be offered from another
 /// place when they are offered again.
 pub const LEND_BYTES: usize = 512 << 10;
-/// The bytes from which a part of what is lent is taken by both ends.
-const SHARE_BYTES: usize = 128 << 10;
 
 const PAGE: usize = 4096;
 
@@ -363,8 +361,9 @@ impl ShmTransport {
         let len = lent.len.min(buffer.len());
         // SAFETY: the buffer is borrowed, and used through this span alone until it goes; the other end writes there only while `take_together` goes on.
         let place = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-        let mut copies = Reading::new(process, place);
-        let taken = if len < SHARE_BYTES {
+        let mut copies = Reading::new(peer, process, place);
+        let taken = if len <= CHUNK {
+            // There is nothing for the lender to do.
             taker.take(lent, len, &mut copies)
         } else {
             let opened = || {

@@ -105,7 +105,7 @@ fn long_messages_arrive_whole_and_in_order_however_they_are_read() {
             let (mut got, mut done) = (vec![0; len], 0);
             while done < len {
                 // All that is left, or some of it.
-                let most = [len, 10_000, SHARE_BYTES, 300_000][random(&mut seed) % 4].min(len - done);
+                let most = [len, 10_000, CHUNK, 300_000][random(&mut seed) % 4].min(len - done);
                 match one.recv(0, &mut got[done..done + most]).unwrap() {
                     0 => wait(&mut one, Direction::Recv, &mut waiting),
                     n => done += n,
