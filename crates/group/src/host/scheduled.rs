@@ -17,7 +17,7 @@ use crate::engine::plan::{Plan, Sums};
 use crate::engine::task::Task;
 use crate::group::backend::{Address, Backend, HostMessage, OnTimeout, Payload, counted};
 use crate::group::call::{HostCall, OwnedCall, element};
-use crate::group::memory::{Extent, OwnedBuffer, Readable, Writable};
+use crate::group::memory::{Changed, Extent, OwnedBuffer, Readable, Writable};
 use crate::group::pending::{Bytes, Completion, Pending};
 use crate::group::request::Request;
 use crate::host::BackendChoice;
@@ -210,10 +210,10 @@ impl ScheduledBackend {
         begun: Option<Partials>,
     ) -> Result<()> {
         let (signature, request) = part.into_parts();
-        let (pattern, mut workspace) = self.workspace(signature, request)?;
-        let Planned { plan, arithmetic } =
-            self.planned_of(signature, &pattern, contributions, begun.is_some())?;
-        Self::settle(signature, &mut workspace, &plan)?;
+        let (planned, workspace) = self.prepare(signature, request, |pattern| {
+            self.planned_of(signature, pattern, contributions, begun.is_some())
+        })?;
+        let Planned { plan, arithmetic } = planned;
         let method = whole.signature.method.then(&plan.method);
         let running = Running::new(whole.seq, whole.signature.clone(), method, plan, arithmetic);
         let running = match begun {
@@ -224,28 +224,22 @@ impl ScheduledBackend {
         self.run(running, workspace, Attempt::since(whole.called, whole.limit))
     }
 
-    /// What a schedule needs to know of a request, and the memory that it works on.
+    /// How a request is performed, as `plan` says, and the memory that its schedule works on.
     #[inline]
-    fn workspace<I: Readable, O: Writable>(
+    fn prepare<I: Readable, O: Writable>(
         &self,
         signature: &Signature,
         request: Request<I, O>,
-    ) -> Result<(Pattern, Workspace<I, O>)> {
+        plan: impl FnOnce(&Pattern) -> Result<Planned>,
+    ) -> Result<(Planned, Workspace<I, O>)> {
         let (rank, world_size) = (self.engine.health.rank, self.engine.health.members().len());
-        Workspace::of(request, signature.carries(), rank, world_size)
-            .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
-    }
-
-    /// Provides a workspace with what `plan` needs besides the caller's memory.
-    #[inline]
-    fn settle<I: Readable, O: Writable>(
-        signature: &Signature,
-        workspace: &mut Workspace<I, O>,
-        plan: &Plan,
-    ) -> Result<()> {
-        workspace
-            .settle(&plan.touched)
-            .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
+        let misuse =
+            |changed: Changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site));
+        let workspace = Workspace::of(request, signature.carries(), rank, world_size);
+        let (pattern, mut workspace) = workspace.map_err(misuse)?;
+        let planned = plan(&pattern)?;
+        workspace.settle(&planned.plan.touched).map_err(misuse)?;
+        Ok((planned, workspace))
     }
 
     /// Gives a call its number, with the memory that it works on.
@@ -255,9 +249,8 @@ impl ScheduledBackend {
         signature: &Signature,
         request: Request<I, O>,
     ) -> Result<(Running, Workspace<I, O>)> {
-        let (pattern, mut workspace) = self.workspace(signature, request)?;
-        let planned = self.planned(signature, &pattern)?;
-        Self::settle(signature, &mut workspace, &planned.plan)?;
+        let (planned, workspace) =
+            self.prepare(signature, request, |pattern| self.planned(signature, pattern))?;
         Ok((self.begin(signature, planned), workspace))
     }
 

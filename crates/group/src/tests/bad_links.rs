@@ -214,18 +214,22 @@ fn who_has_left_the_job_need_not_close_its_links() {
     assert!(matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 1), "{error}");
 }
 
-/// Of rank 0, which has no descriptor for any link.
-struct Starved;
+/// The links of rank 0 of two, over which nothing goes; says whether what was offered to them was withdrawn.
+#[derive(Default)]
+struct NoLinks {
+    fault: Option<LinkFault>,
+    withdrawn: Arc<AtomicBool>,
+}
 
-impl Starved {
-    fn fault() -> LinkFault {
-        LinkFault::Starved("too many open files".into())
+impl NoLinks {
+    fn nothing(&self) -> Result<usize, LinkFault> {
+        self.fault.clone().map_or(Ok(0), Err)
     }
 }
 
-impl Transport for Starved {
+impl Transport for NoLinks {
     fn name(&self) -> &'static str {
-        "starved"
+        "none"
     }
 
     fn rank(&self) -> usize {
@@ -237,64 +241,42 @@ impl Transport for Starved {
     }
 
     fn send(&mut self, _peer: usize, _bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
-        Err(Self::fault())
+        self.nothing()
     }
 
     fn recv(&mut self, _peer: usize, _buffer: &mut [u8]) -> Result<usize, LinkFault> {
-        Err(Self::fault())
+        self.nothing()
     }
 
     fn is_linked(&mut self, _peer: usize) -> bool {
-        false
+        self.fault.is_none()
     }
 
     fn watch(&mut self, _peer: usize, _direction: Direction, _wait: &mut Wait) -> bool {
         true
     }
+
+    fn withdraw(&mut self) {
+        self.withdrawn.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A group of which this is rank 0.
+fn over(links: NoLinks) -> (ProcessGroup, ThreadJob) {
+    let [job, other] = ThreadJob::create(2, Duration::from_secs(60)).try_into().unwrap();
+    let health = Arc::new(GroupHealth::new(Arc::new(job), WORLD, vec![0, 1]));
+    let wire = Wire::new(Box::new(links));
+    let backend = ScheduledBackend::over(wire, health, BackendChoice::Auto, Arc::default());
+    (ProcessGroup::new(Arc::new(backend)), other)
 }
 
 #[test]
 fn a_rank_that_can_make_no_link_names_itself() {
-    let [job, _other] = ThreadJob::create(2, Duration::from_secs(60)).try_into().unwrap();
-    let health = Arc::new(GroupHealth::new(Arc::new(job), WORLD, vec![0, 1]));
-    let backend =
-        ScheduledBackend::over(Wire::new(Box::new(Starved)), health, BackendChoice::Auto, Arc::default());
-    let error = ProcessGroup::new(Arc::new(backend)).all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
+    let fault = Some(LinkFault::Starved("too many open files".into()));
+    let (group, _other) = over(NoLinks { fault, ..NoLinks::default() });
+    let error = group.all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
     let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
     assert!(peer.rank == 0 && reason.contains("too many open files"), "{error}");
-}
-
-/// Of rank 0, whose peer takes nothing; says whether what was offered to it was withdrawn.
-struct Lending(Arc<AtomicBool>);
-
-impl Transport for Lending {
-    fn name(&self) -> &'static str {
-        "lending"
-    }
-
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn world_size(&self) -> usize {
-        2
-    }
-
-    fn send(&mut self, _peer: usize, _bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
-        Ok(0)
-    }
-
-    fn recv(&mut self, _peer: usize, _buffer: &mut [u8]) -> Result<usize, LinkFault> {
-        Ok(0)
-    }
-
-    fn is_linked(&mut self, _peer: usize) -> bool {
-        true
-    }
-
-    fn withdraw(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]
@@ -305,12 +287,9 @@ fn what_a_call_offered_is_withdrawn_before_it_fails() {
         |group| group.send_async(vec![1u8; 1 << 20], 1, 0).unwrap().wait().unwrap_err(),
     ];
     for call in calls {
-        let [job, _other] = ThreadJob::create(2, Duration::from_secs(60)).try_into().unwrap();
-        let health = Arc::new(GroupHealth::new(Arc::new(job), WORLD, vec![0, 1]));
-        let withdrawn = Arc::new(AtomicBool::new(false));
-        let wire = Wire::new(Box::new(Lending(withdrawn.clone())));
-        let backend = ScheduledBackend::over(wire, health, BackendChoice::Auto, Arc::default());
-        let group = ProcessGroup::new(Arc::new(backend));
+        let links = NoLinks::default();
+        let withdrawn = links.withdrawn.clone();
+        let (group, _other) = over(links);
         let error = call(&group.with_timeout(Duration::from_millis(200)));
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(withdrawn.load(Ordering::Relaxed), "{error}");
