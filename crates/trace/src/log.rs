@@ -37,11 +37,52 @@ pub struct Log {
 
 #[derive(Debug, Default)]
 struct Begun {
-    calls: VecDeque<Call>,
+    calls: Calls,
     /// Messages that have begun and not ended.
     unfinished: usize,
     /// Collectives that wait for their turn, since when.
     scheduled: VecDeque<(Signature, u64)>,
+}
+
+/// The latest calls, in the order of their numbers. The newest takes the place of the oldest, where that lies: they are too long to be moved.
+#[derive(Debug, Default)]
+struct Calls {
+    /// The first `oldest` of them came after the others.
+    calls: Vec<Call>,
+    oldest: usize,
+}
+
+impl Calls {
+    /// The number of the newest; 0 if there is none.
+    #[inline]
+    fn last_number(&self) -> u64 {
+        self.last().map_or(0, |call| call.number)
+    }
+
+    #[inline]
+    fn last(&self) -> Option<&Call> {
+        match self.oldest {
+            0 => self.calls.last(),
+            after => self.calls.get(after - 1),
+        }
+    }
+
+    fn first(&self) -> Option<&Call> {
+        self.calls.get(self.oldest)
+    }
+
+    /// Oldest first.
+    fn iter(&self) -> impl Iterator<Item = &Call> {
+        let (newer, older) = self.calls.split_at(self.oldest);
+        older.iter().chain(newer)
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Call> {
+        let (newer, older) = self.calls.split_at_mut(self.oldest);
+        let part = if newer.first().is_some_and(|first| first.number <= number) { newer } else { older };
+        let at = part.binary_search_by_key(&number, |call| call.number).ok()?;
+        part.get_mut(at)
+    }
 }
 
 /// A call that was begun.
@@ -76,7 +117,7 @@ impl Log {
     /// Remembers the latest `len` calls, or a few more.
     pub fn new(len: usize) -> Self {
         let ends = (0..len.next_power_of_two()).map(|_| AtomicU64::default()).collect();
-        let calls = VecDeque::with_capacity(len.next_power_of_two());
+        let calls = Calls { calls: Vec::with_capacity(len.next_power_of_two()), oldest: 0 };
         Self { begun: Mutex::new(Begun { calls, ..Begun::default() }), ends }
     }
 
@@ -97,7 +138,7 @@ impl Log {
     /// A collective begins. Once for each number, however many parts the call has.
     pub fn begin(&self, number: u64, signature: &Signature, now: impl FnOnce(&Signature) -> u64) {
         let mut begun = self.lock();
-        if begun.calls.back().is_some_and(|last| last.number == number) {
+        if begun.calls.last().is_some_and(|last| last.number == number) {
             return;
         }
         // Those that were scheduled begin in this order, each at a call site of its own.
@@ -116,7 +157,7 @@ impl Log {
     ) -> u64 {
         let begun = &mut *self.lock();
         begun.unfinished += 1;
-        let number = begun.calls.back().map_or(1, |last| last.number + 1);
+        let number = begun.calls.last_number() + 1;
         self.push(&mut begun.calls, number, signature, Some(with), None, now(signature));
         number
     }
@@ -129,23 +170,22 @@ impl Log {
         now: impl FnOnce(&Signature) -> u64,
     ) {
         let begun = &mut *self.lock();
-        let number = begun.calls.back().map_or(1, |last| last.number + 1);
+        let number = begun.calls.last_number() + 1;
         self.push(&mut begun.calls, number, signature, Some(with), None, now(signature));
         self.end_of(number).store(AT_ONCE, Ordering::Relaxed);
     }
 
     /// A message that was awaited from any rank comes from `peer`, a rank of the job.
     pub fn comes_from(&self, number: u64, peer: usize) {
-        let calls = &mut self.lock().calls;
-        let Ok(at) = calls.binary_search_by_key(&number, |call| call.number) else { return };
-        if let Some(with) = &mut calls[at].with {
+        if let Some(Call { with: Some(with), .. }) = self.lock().calls.find(number) {
             with.peer = Some(peer);
         }
     }
 
+    #[inline]
     fn push(
         &self,
-        calls: &mut VecDeque<Call>,
+        Calls { calls, oldest }: &mut Calls,
         number: u64,
         signature: &Signature,
         with: Option<Envelope>,
@@ -153,15 +193,16 @@ impl Log {
         begun: u64,
     ) {
         self.end_of(number).store(RUNNING, Ordering::Relaxed);
-        let called = called.unwrap_or(begun);
+        let call =
+            Call { number, signature: signature.clone(), with, called: called.unwrap_or(begun), begun };
         if calls.len() < self.ends.len() {
-            return calls.push_back(Call { number, signature: signature.clone(), with, called, begun });
+            return calls.push(call);
         }
-        // The oldest is overwritten where it lies: a call is too long to be moved there and back.
-        calls.rotate_left(1);
-        let Some(oldest) = calls.back_mut() else { return };
-        oldest.signature.clone_from(signature);
-        (oldest.number, oldest.with, oldest.called, oldest.begun) = (number, with, called, begun);
+        if let Some(place) = calls.get_mut(*oldest) {
+            *place = call;
+        }
+        // Their number is a power of two.
+        *oldest = (*oldest + 1) & (calls.len() - 1);
     }
 
     /// A collective ends well. It is among the latest: they run one after the other.
@@ -185,12 +226,21 @@ impl Log {
         well: bool,
         now: impl FnOnce(&Signature) -> u64,
     ) {
-        let end = if well { now(signature) } else { IN_VAIN };
+        self.message_ends(number, if well { now(signature) } else { IN_VAIN });
+    }
+
+    /// As [`end_message`](Self::end_message), well, where that is not worth a look at the clock.
+    #[inline]
+    pub fn end_message_at_once(&self, number: u64) {
+        self.message_ends(number, AT_ONCE);
+    }
+
+    #[inline]
+    fn message_ends(&self, number: u64, end: u64) {
         // So many may have begun since that another has its place.
         let mut begun = self.lock();
         begun.unfinished = begun.unfinished.saturating_sub(1);
-        let calls = &begun.calls;
-        if calls.front().is_some_and(|oldest| oldest.number <= number) {
+        if begun.calls.first().is_some_and(|oldest| oldest.number <= number) {
             self.end_of(number).store(end, Ordering::Relaxed);
         }
     }
@@ -206,9 +256,8 @@ impl Log {
     /// The collective that has begun and not ended, and the number of the last that was called.
     pub fn open_collective(&self) -> (Option<Call>, u64) {
         let begun = self.lock();
-        let last = begun.calls.back();
-        let open = last.filter(|call| self.is_running(call.number)).cloned();
-        (open, last.map_or(0, |call| call.number) + begun.scheduled.len() as u64)
+        let open = begun.calls.last().filter(|call| self.is_running(call.number)).cloned();
+        (open, begun.calls.last_number() + begun.scheduled.len() as u64)
     }
 
     fn is_running(&self, number: u64) -> bool {
@@ -217,25 +266,23 @@ impl Log {
 
     /// What was called with this number, if that was lately.
     pub fn find(&self, number: u64) -> Option<Signature> {
-        let calls = &self.lock().calls;
-        let at = calls.binary_search_by_key(&number, |call| call.number).ok()?;
-        Some(calls[at].signature.clone())
+        self.lock().calls.find(number).map(|call| call.signature.clone())
     }
 
     /// The last `len`, or fewer, oldest first.
     pub fn latest(&self, len: usize) -> Vec<(u64, Signature)> {
         let calls = &self.lock().calls;
-        let first = calls.len().saturating_sub(len);
-        calls.range(first..).map(|call| (call.number, call.signature.clone())).collect()
+        let first = calls.calls.len().saturating_sub(len);
+        calls.iter().skip(first).map(|call| (call.number, call.signature.clone())).collect()
     }
 
     /// All that is remembered, oldest first, with times in order: those of two clocks may contradict each other by a tick.
     pub fn calls(&self) -> Vec<(Call, End)> {
-        let (begun, scheduled) = {
+        let (begun, next, scheduled) = {
             let begun = self.lock();
-            (begun.calls.clone(), begun.scheduled.clone())
+            let calls: Vec<_> = begun.calls.iter().cloned().collect();
+            (calls, begun.calls.last_number() + 1, begun.scheduled.clone())
         };
-        let next = begun.back().map_or(1, |last| last.number + 1);
         let mut last = 0;
         let in_order = |mut call: Call| {
             if call.with.is_none() {
