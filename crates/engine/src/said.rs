@@ -1,21 +1,31 @@
 //! What a rank says of its calls.
 
-use phalanx_core::Signature;
+use phalanx_core::{CallSite, Signature};
 use phalanx_transport::encode_signature;
 
 /// A call's signature as the other side must see it. A loop sends the same call again and again, so it is encoded once.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    latest: Option<(Signature, u64, Vec<u8>)>,
+    latest: Option<Latest>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    fingerprint: u64,
+    site: CallSite,
+    encoded: Vec<u8>,
 }
 
 impl Said {
     /// The fingerprint of a call, and its signature in the form in which it is sent.
+    #[inline]
     pub(crate) fn of(&mut self, call: &Signature) -> (u64, &[u8]) {
-        let is_known = self.latest.as_ref().is_some_and(|(known, ..)| known == call);
-        if !is_known {
-            self.latest = Some((call.clone(), call.fingerprint(), encode_signature(call)));
+        let fingerprint = call.fingerprint();
+        let is_same = |latest: &Latest| latest.fingerprint == fingerprint && latest.site == call.site;
+        if !self.latest.as_ref().is_some_and(is_same) {
+            let (site, encoded) = (call.site.clone(), encode_signature(call));
+            self.latest = Some(Latest { fingerprint, site, encoded });
         }
-        self.latest.as_ref().map_or((0, &[]), |(_, fingerprint, encoded)| (*fingerprint, encoded))
+        (fingerprint, self.latest.as_ref().map_or(&[], |latest| &latest.encoded))
     }
 }

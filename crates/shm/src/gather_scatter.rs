@@ -183,7 +183,7 @@ impl Team {
         self.run(call, plan, |team, call| {
             pull.largest = team.agree_on_lengths(pull, call)?;
             let way = team.choose_pull(call.signature.op, pull);
-            team.follow(team.plan_pull(way, pull), call.signature);
+            team.follow(team.plan_pull(way, pull), call.signature, call.signature.fingerprint());
             team.pull_spans(way, call, source, output, pull)
         })
     }

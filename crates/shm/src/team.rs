@@ -20,7 +20,7 @@ use crate::sync::Ordering;
 use crate::window::{Window, Windows};
 use crate::{Call, Fault};
 use phalanx_algo::{MemoryCall, MemoryWay};
-use phalanx_core::{Error, Method, OpKind, Result, Signature};
+use phalanx_core::{CallSite, Error, Method, OpKind, Result, Signature};
 use phalanx_transport::OwnerProcess;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -252,8 +252,9 @@ impl Team {
         self.seq = call.seq;
         self.unwatched = 0;
         self.told = false;
-        self.fingerprint = mix(self.fingerprint, call.signature.fingerprint() ^ call.seq);
-        self.follow(plan, call.signature);
+        let called = call.signature.fingerprint();
+        self.fingerprint = mix(self.fingerprint, called ^ call.seq);
+        self.follow(plan, call.signature, called);
         self.windows.tidy();
         let mut running = Running { team: self, succeeded: false };
         let result = operation(running.team, call);
@@ -268,28 +269,29 @@ impl Team {
         }
     }
 
-    /// Sets the plan that this rank's posts name from here on. An operation whose lengths are agreed on only now has a second plan.
-    pub(crate) fn follow(&mut self, plan: Plan<'_>, signature: &Signature) {
+    /// Sets the plan that this rank's posts name from here on; `called` is the fingerprint of the call. An operation whose lengths are agreed on only now has a second
+    /// plan.
+    pub(crate) fn follow(&mut self, plan: Plan<'_>, signature: &Signature, called: u64) {
         let planned = plan.fingerprint();
         self.fingerprint = mix(self.fingerprint, planned);
-        self.show(signature, plan, planned);
+        self.show(signature, plan, (called, planned));
     }
 
     /// A program makes the same few calls again and again: their signatures are written once.
-    fn show(&mut self, signature: &Signature, plan: Plan<'_>, planned: u64) {
-        let is_shown = |shown: &Shown| shown.planned == planned && shown.called == *signature;
+    fn show(&mut self, signature: &Signature, plan: Plan<'_>, fingerprints: (u64, u64)) {
+        let is_shown = |shown: &Shown| shown.fingerprints == fingerprints && shown.site == signature.site;
         match self.shown.iter().position(is_shown) {
             Some(index) => self.shown_index = index,
-            None => self.show_another(signature, plan, planned),
+            None => self.show_another(signature, plan, fingerprints),
         }
         self.shown[self.shown_index].seq = self.seq;
     }
 
     #[cold]
-    fn show_another(&mut self, signature: &Signature, plan: Plan<'_>, planned: u64) {
+    fn show_another(&mut self, signature: &Signature, plan: Plan<'_>, fingerprints: (u64, u64)) {
         let method = signature.method.then(&plan.method());
         let whole = Signature { method: method.clone(), ..signature.clone() };
-        let shown = Shown { seq: self.seq, called: signature.clone(), planned, method };
+        let shown = Shown { seq: self.seq, fingerprints, site: signature.site.clone(), method };
         if self.shown.len() < SIGNATURES {
             self.shown_index = self.shown.len();
             self.shown.push(shown);
@@ -567,10 +569,10 @@ pub(crate) enum Room {
 struct Shown {
     /// The call in which it was last used.
     seq: u64,
-    called: Signature,
-    /// The plan's fingerprint …
-    planned: u64,
-    /// … and its words.
+    /// Those of the call and of the plan.
+    fingerprints: (u64, u64),
+    site: CallSite,
+    /// The plan, in words.
     method: Method,
 }
 
