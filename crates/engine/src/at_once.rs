@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::message_queues::queue_key;
 use phalanx_core::{OpKind, Signature};
-use phalanx_transport::{Channel, Key, Outbound};
+use phalanx_transport::{AtOnce, Channel, Key, Outbound};
 
 /// The longest message, in bytes, that is sent at once.
 pub const AT_ONCE_MAX: usize = 4 << 10;
@@ -24,10 +24,12 @@ impl Core {
         self.wire.send_at_once(&message, bytes).unwrap_or(false)
     }
 
-    /// Receives the message that has this fingerprint [on the wire](crate::message::on_the_wire), if no call is before this one and all of it is here.
-    pub fn recv_at_once(&mut self, fingerprint: u64, peer: usize, tag: u64, buffer: &mut [u8]) -> bool {
+    /// Receives the message that has this fingerprint [on the wire](crate::message::ON_THE_WIRE), if no call is before this one and all of it is here.
+    pub fn recv_at_once(&mut self, fingerprint: u64, peer: usize, tag: u64, buffer: &mut [u8]) -> AtOnce {
+        if !self.queues.is_free(queue_key(OpKind::Recv, peer, tag)) {
+            return AtOnce::NotSo;
+        }
         let key = Key { channel: Channel::Message, id: tag };
-        self.queues.is_free(queue_key(OpKind::Recv, peer, tag))
-            && self.wire.recv_at_once(peer, key, fingerprint, buffer).unwrap_or(false)
+        self.wire.recv_at_once(peer, key, fingerprint, buffer).unwrap_or(AtOnce::NotSo)
     }
 }

@@ -66,9 +66,11 @@ pub struct Message {
     eager: bool,
 }
 
-/// A message's signature as the other side must see it: a send is a send from both ends.
-pub fn on_the_wire(call: &Signature) -> Signature {
-    Signature { op: OpKind::Send, ..call.clone() }
+/// The operation of a message's signature as the other side must see it: a send is a send from both ends.
+pub const ON_THE_WIRE: OpKind = OpKind::Send;
+
+fn on_the_wire(call: &Signature) -> Signature {
+    Signature { op: ON_THE_WIRE, ..call.clone() }
 }
 
 impl Message {

@@ -136,16 +136,25 @@ impl Writer {
         self.written.wrapping_sub(self.read) < letters.count()
     }
 
-    /// Writes a letter, at most [`LETTER_LEN`] bytes in several parts. One must be [free](Self::is_free).
-    pub(crate) fn write<'a>(&mut self, letters: &Letters, parts: impl Iterator<Item = &'a [u8]>) {
+    /// Writes a letter with these parts, if they are at most [`LETTER_LEN`] bytes together, and not none; returns how many. One must be [free](Self::is_free).
+    #[inline]
+    pub(crate) fn write<'a>(
+        &mut self,
+        letters: &Letters,
+        parts: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<usize> {
         let mut bytes = [0; LETTER_LEN];
         let mut len = 0;
         for part in parts {
-            bytes[len..len + part.len()].copy_from_slice(part);
+            bytes[len..].get_mut(..part.len())?.copy_from_slice(part);
             len += part.len();
+        }
+        if len == 0 {
+            return None;
         }
         store(&letters.after(self.written).words, &bytes[..len.next_multiple_of(8)]);
         self.post(letters, len);
+        Some(len)
     }
 
     /// Writes a letter with at most [`COVER_LEN`] bytes, after which come those that are enclosed. One must be [free](Self::is_free), and the cell written.
@@ -168,8 +177,21 @@ impl Writer {
 /// Writes whole words.
 #[inline]
 fn store(words: &[AtomicU64], bytes: &[u8]) {
-    for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
-        word.store(u64::from_le_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
+    for (word, bytes) in words.iter().zip(bytes.as_chunks().0) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+}
+
+/// Reads as many bytes as there are in `bytes`. Each word is copied at once: a copy of a length that is not known takes as long as a few of them.
+#[inline]
+fn load(words: &[AtomicU64], bytes: &mut [u8]) {
+    let (whole, rest) = bytes.as_chunks_mut();
+    for (bytes, word) in whole.iter_mut().zip(words) {
+        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    if let Some(word) = words.get(whole.len()) {
+        let last = word.load(Ordering::Relaxed).to_le_bytes();
+        rest.iter_mut().zip(last).for_each(|(byte, word)| *byte = word);
     }
 }
 
@@ -205,7 +227,7 @@ impl Reader {
 
     /// Takes the next letter, if it encloses nothing, none of it was taken, and all of it fits into `buffer`.
     #[inline]
-    fn read_whole(&mut self, letters: &Letters, buffer: &mut [u8]) -> Option<usize> {
+    pub(crate) fn read_whole(&mut self, letters: &Letters, buffer: &mut [u8]) -> Option<usize> {
         if self.open.is_some() {
             return None;
         }
@@ -213,10 +235,7 @@ impl Reader {
         if len > buffer.len().min(LETTER_LEN) {
             return None;
         }
-        let words = &letters.after(self.read).words[..len.div_ceil(8)];
-        for (bytes, word) in buffer[..len].chunks_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes()[..bytes.len()]);
-        }
+        load(&letters.after(self.read).words, &mut buffer[..len]);
         self.read += 1;
         letters.read.0.store(self.read, Ordering::Release);
         Some(len)
@@ -224,7 +243,6 @@ impl Reader {
 
     /// Takes bytes of the next letter that fit into `buffer`, which is not empty. `None` if there is no letter. Cells have `cell_len` bytes;
     /// `read_cell` copies from one.
-    #[inline]
     pub(crate) fn read(
         &mut self,
         letters: &Letters,
@@ -232,18 +250,13 @@ impl Reader {
         buffer: &mut [u8],
         read_cell: impl FnOnce(usize, Range<usize>, &mut [u8]),
     ) -> Option<Taken> {
-        if let Some(bytes) = self.read_whole(letters, buffer) {
-            return Some(Taken { bytes, cell: None, more_follows: false });
-        }
         let contents = self.contents(letters, cell_len)?;
         let Contents { len, enclosed } = contents;
         let mut n = 0;
         if self.taken < len {
             let mut bytes = [0; LETTER_LEN];
-            let words = &letters.after(self.read).words[usize::from(enclosed.is_some())..][..len.div_ceil(8)];
-            for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
-                bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            }
+            let words = &letters.after(self.read).words[usize::from(enclosed.is_some())..];
+            load(words, &mut bytes[..len]);
             n = buffer.len().min(len - self.taken);
             buffer[..n].copy_from_slice(&bytes[self.taken..self.taken + n]);
             self.taken += n;

@@ -5,13 +5,14 @@
 //! while there is room, or there are bytes, that is known already, neither reads a line that the other writes.
 
 use crate::cells::{Cells, Hand};
-use crate::letters::{COVER_LEN, Enclosed, LETTER_LEN, Letter, Letters, Reader, Writer};
+use crate::letters::{COVER_LEN, Enclosed, Letter, Letters, Reader, Writer};
 use crate::pair_copy;
 use crate::region::Line;
 use crate::span::Span;
 use crate::staging_probe::lines_are_handed_back;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use phalanx_transport::Direction;
+use std::io::IoSlice;
 use std::ops::Range;
 
 /// Bytes moved before the other end hears of them: long messages are written and read at the same time. Where lines are handed back, with
@@ -80,15 +81,15 @@ pub(crate) struct Room {
 /// Parts of a message, of which more and more is written.
 #[derive(Debug)]
 struct Parts<'a> {
-    parts: &'a [std::io::IoSlice<'a>],
+    parts: &'a [IoSlice<'a>],
     /// Bytes written of the first of them.
     written: usize,
     left: usize,
 }
 
 impl<'a> Parts<'a> {
-    /// Parts of `left` bytes together.
-    fn new(parts: &'a [std::io::IoSlice<'a>], left: usize) -> Self {
+    fn new(parts: &'a [IoSlice<'a>]) -> Self {
+        let left = parts.iter().map(|part| part.len()).sum();
         let mut all = Self { parts, written: 0, left };
         all.pass(0);
         all
@@ -124,6 +125,9 @@ pub(crate) struct End {
     /// Of the reading end.
     letters_in: Reader,
 }
+
+/// How often a reader looks for a letter before it says that there is none.
+const LOOKS: usize = if cfg!(loom) { 1 } else { 8 };
 
 fn piece() -> usize {
     if lines_are_handed_back() { PIECE_HANDED_BACK } else { PIECE }
@@ -213,14 +217,6 @@ impl End {
         self.left() > 0 || self.direction == Direction::Recv && self.letters_in.is_there(&pipe.letters)
     }
 
-    /// Whether the ring takes so many bytes.
-    pub(crate) fn takes(&mut self, pipe: &Pipe, len: usize) -> bool {
-        if self.left() < len {
-            self.look(pipe);
-        }
-        self.left() >= len
-    }
-
     /// Whether the reader is known to have read all that was written to the ring.
     fn is_drained(&mut self, pipe: &Pipe) -> bool {
         if self.left() < self.capacity {
@@ -255,25 +251,68 @@ impl End {
         done
     }
 
-    /// Writes as much of `parts` as there is room for; `hand` has the cells that this rank may write.
+    /// Writes as much of `parts` as there is room for; `hand` has the cells that this rank may write. What fits into a letter needs no `room`.
+    #[inline]
     pub(crate) fn write(
+        &mut self,
+        pipe: &Pipe,
+        room: impl FnOnce() -> Room,
+        hand: &mut Hand,
+        parts: &[IoSlice<'_>],
+        wake: &impl Fn(),
+    ) -> usize {
+        if let Some(len) = self.write_letter(pipe, parts, wake) {
+            return len;
+        }
+        let parts = Parts::new(parts);
+        self.write_long(pipe, room(), hand, parts, wake)
+    }
+
+    /// As [`write`](Self::write), but writes all or nothing; returns which.
+    #[inline]
+    pub(crate) fn write_all(
+        &mut self,
+        pipe: &Pipe,
+        room: impl FnOnce() -> Room,
+        hand: &mut Hand,
+        parts: &[IoSlice<'_>],
+        wake: &impl Fn(),
+    ) -> bool {
+        if self.write_letter(pipe, parts, wake).is_some() {
+            return true;
+        }
+        let parts = Parts::new(parts);
+        let len = parts.left;
+        if self.left() < len {
+            self.look(pipe);
+        }
+        // What no cell takes the ring does.
+        self.left() >= len && self.write_long(pipe, room(), hand, parts, wake) == len
+    }
+
+    /// Writes `parts` into a letter, if they fit and one is free; returns how many bytes.
+    #[inline]
+    fn write_letter(&mut self, pipe: &Pipe, parts: &[IoSlice<'_>], wake: &impl Fn()) -> Option<usize> {
+        if !self.is_drained(pipe) || !self.letters_out.is_free(&pipe.letters) {
+            return None;
+        }
+        let len = self.letters_out.write(&pipe.letters, parts.iter().map(|part| &part[..]))?;
+        if self.is_waited_for(pipe) {
+            wake();
+        }
+        Some(len)
+    }
+
+    /// As [`write`](Self::write), but for letters that enclose nothing.
+    fn write_long(
         &mut self,
         pipe: &Pipe,
         room: Room,
         hand: &mut Hand,
-        parts: &[std::io::IoSlice<'_>],
+        mut parts: Parts<'_>,
         wake: &impl Fn(),
     ) -> usize {
-        let len = parts.iter().map(|part| part.len()).sum();
-        if (1..=LETTER_LEN).contains(&len) && self.is_drained(pipe) && self.letters_out.is_free(&pipe.letters)
-        {
-            self.letters_out.write(&pipe.letters, parts.iter().map(|part| &part[..]));
-            if self.is_waited_for(pipe) {
-                wake();
-            }
-            return len;
-        }
-        let mut parts = Parts::new(parts, len);
+        let len = parts.left;
         while parts.left > 0 && self.is_drained(pipe) && self.write_cell(pipe, room.cells, hand, &mut parts) {
             if self.is_waited_for(pipe) {
                 wake();
@@ -319,8 +358,40 @@ impl End {
         true
     }
 
-    /// Reads as many bytes as there are, or some of them; cells that were read to their end go into `hand`.
+    /// Reads as many bytes as there are, or some of them; cells that were read to their end go into `hand`. What is in a letter needs no `room`.
+    #[inline]
     pub(crate) fn read(
+        &mut self,
+        pipe: &Pipe,
+        room: impl FnOnce() -> Room,
+        hand: &mut Hand,
+        buffer: &mut [u8],
+        wake: &impl Fn(),
+    ) -> usize {
+        let mut n = self.letters_in.read_whole(&pipe.letters, buffer);
+        if n.is_none() {
+            if self.is_empty(pipe) {
+                return 0;
+            }
+            n = self.letters_in.read_whole(&pipe.letters, buffer);
+        }
+        match n {
+            Some(n @ 1..) => n,
+            _ => self.read_long(pipe, room(), hand, buffer, wake),
+        }
+    }
+
+    /// Whether the other end has written nothing more. Looks for a letter a few times: whoever reads may need longer until it looks again than a letter needs.
+    #[inline]
+    fn is_empty(&mut self, pipe: &Pipe) -> bool {
+        if self.left() == 0 {
+            self.look(pipe);
+        }
+        self.left() == 0 && !(0..LOOKS).any(|_| self.letters_in.is_there(&pipe.letters))
+    }
+
+    /// As [`read`](Self::read), but for letters that enclose nothing and are read at once.
+    fn read_long(
         &mut self,
         pipe: &Pipe,
         room: Room,

@@ -299,8 +299,8 @@ impl ShmTransport {
     fn write(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> usize {
         let (from, to) = (self.rank, peer);
         let Parts { link: Link { outgoing, hand, has_cells, .. }, segment, waker } = self.link(peer);
-        let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
-        outgoing.write(pipe, room, hand, bytes, &|| waker.wake())
+        let room = || segment.room(from, to, *has_cells);
+        outgoing.write(segment.pipe(from, to), room, hand, bytes, &|| waker.wake())
     }
 
     /// Tells `peer`, whose messages are long, that it may lend, if that is so.
@@ -443,10 +443,15 @@ impl Transport for ShmTransport {
         Ok(self.write(peer, bytes))
     }
 
-    fn takes(&mut self, peer: usize, len: usize) -> bool {
-        let rank = self.rank;
-        let Parts { link, segment, .. } = self.link(peer);
-        !link.lender.lends() && link.outgoing.takes(segment.pipe(rank, peer), len)
+    #[inline]
+    fn send_at_once(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<bool, LinkFault> {
+        if self.is_closed(peer) {
+            return Err(LinkFault::Closed);
+        }
+        let (from, to) = (self.rank, peer);
+        let Parts { link: Link { outgoing, hand, has_cells, lender, .. }, segment, waker } = self.link(peer);
+        let room = || segment.room(from, to, *has_cells);
+        Ok(!lender.lends() && outgoing.write_all(segment.pipe(from, to), room, hand, bytes, &|| waker.wake()))
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
@@ -454,7 +459,7 @@ impl Transport for ShmTransport {
         let is_closed = self.is_closed(peer);
         let (from, to) = (peer, self.rank);
         let Parts { link: Link { incoming, hand, has_cells, taker, .. }, segment, waker } = self.link(peer);
-        let (pipe, room) = (segment.pipe(from, to), segment.room(from, to, *has_cells));
+        let (pipe, room) = (segment.pipe(from, to), || segment.room(from, to, *has_cells));
         let mut n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
         if n == 0 && segment.loan(from, to).is_some_and(|loan| taker.offered(loan).is_some()) {
             // What was written before it was lent comes first, and is seen now.

@@ -64,6 +64,7 @@ pub struct Header {
 }
 
 impl Header {
+    #[inline]
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.key.channel as u8;
@@ -78,6 +79,7 @@ impl Header {
     }
 
     /// Reads and checks a header; an error says what is wrong with it.
+    #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, String> {
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));

@@ -16,6 +16,7 @@ pub(crate) enum Mention {
 }
 
 impl Mention {
+    #[inline]
     pub(crate) fn encode(self) -> u8 {
         match self {
             Self::Nothing => 0,
@@ -25,6 +26,7 @@ impl Mention {
     }
 
     /// `None` for what no header says.
+    #[inline]
     pub(crate) fn decode(byte: u8) -> Option<Self> {
         let place = byte & 0x3f;
         match byte >> 6 {
@@ -45,32 +47,53 @@ pub(crate) struct KnownSignatures {
 }
 
 impl KnownSignatures {
-    /// How the sender mentions a signature, which is known afterwards.
-    pub(crate) fn mention(&mut self, signature: &[u8]) -> Mention {
+    /// How the sender mentions a signature. It is known once it [was sent](Self::sent).
+    #[inline]
+    pub(crate) fn mention(&self, signature: &[u8]) -> Mention {
         if signature.is_empty() {
             return Mention::Nothing;
         }
-        if let Some(place) = self.places.iter().position(|known| known == signature) {
-            return Mention::Known(place as u8);
+        match self.places.iter().position(|known| known == signature) {
+            Some(place) => Mention::Known(place as u8),
+            None => Mention::New(self.next as u8),
         }
-        let place = self.next;
-        self.next = (place + 1) % PLACES;
-        self.keep(place, signature);
-        Mention::New(place as u8)
     }
 
-    /// The signature that a frame mentions, which came with these bytes of it; an error says what is wrong with them.
-    pub(crate) fn mentioned(&mut self, mention: Mention, came: &[u8]) -> Result<&[u8], String> {
+    /// A frame was sent that mentions this signature.
+    #[inline]
+    pub(crate) fn sent(&mut self, mention: Mention, signature: &[u8]) {
+        if let Mention::New(place) = mention {
+            self.next = (usize::from(place) + 1) % PLACES;
+            self.keep(place.into(), signature);
+        }
+    }
+
+    /// A frame came that mentions a signature, with these bytes of it; an error says what is wrong with them.
+    #[inline]
+    pub(crate) fn mentioned(&mut self, mention: Mention, came: &[u8]) -> Result<(), String> {
         match mention {
-            Mention::Nothing if came.is_empty() => Ok(&[]),
+            Mention::Nothing if came.is_empty() => {}
             Mention::New(place) if !came.is_empty() && usize::from(place) <= self.places.len() => {
                 self.keep(place.into(), came);
-                Ok(&self.places[usize::from(place)])
             }
-            Mention::Known(place) if came.is_empty() && usize::from(place) < self.places.len() => {
-                Ok(&self.places[usize::from(place)])
+            Mention::Known(place) if came.is_empty() && usize::from(place) < self.places.len() => {}
+            _ => {
+                return Err(format!(
+                    "a frame with {} bytes of a signature that says {mention:?}",
+                    came.len()
+                ));
             }
-            _ => Err(format!("a frame with {} bytes of a signature that says {mention:?}", came.len())),
+        }
+        Ok(())
+    }
+
+    /// The signature that was [mentioned](Self::mentioned) last.
+    pub(crate) fn of(&self, mention: Mention) -> &[u8] {
+        match mention {
+            Mention::Nothing => &[],
+            Mention::New(place) | Mention::Known(place) => {
+                self.places.get(usize::from(place)).map_or(&[], Vec::as_slice)
+            }
         }
     }
 
@@ -96,15 +119,19 @@ mod tests {
         for call in calls {
             let signature = vec![call; usize::from(call)];
             let mention = sender.mention(&signature);
+            assert_eq!(sender.mention(&signature), mention, "it was not sent yet");
+            sender.sent(mention, &signature);
             assert_eq!(Mention::decode(mention.encode()), Some(mention));
             let is_new = matches!(mention, Mention::New(_));
             let came = if is_new { &signature[..] } else { &[] };
-            assert_eq!(receiver.mentioned(mention, came), Ok(&signature[..]));
+            assert_eq!(receiver.mentioned(mention, came), Ok(()));
+            assert_eq!(receiver.of(mention), signature);
             went.extend(is_new.then_some(call));
         }
         assert_eq!(went, [1, 2, 3, 4, 5, 1, 2], "4 places are filled in turn");
         assert_eq!(sender.mention(&[]), Mention::Nothing);
-        assert_eq!(receiver.mentioned(Mention::Nothing, &[]), Ok(&[][..]));
+        assert_eq!(receiver.mentioned(Mention::Nothing, &[]), Ok(()));
+        assert!(receiver.of(Mention::Nothing).is_empty());
     }
 
     #[test]

@@ -99,4 +99,4 @@ pub use transport::{LinkFault, Transport};
 #[cfg(feature = "sockets")]
 pub use wait::Wait;
 pub use waker::{WakeSource, Waker};
-pub use wire::{Arrival, HEAD_LEN_MAX, Outbound, Sent, Wire, WireFault};
+pub use wire::{Arrival, AtOnce, HEAD_LEN_MAX, Outbound, Sent, Wire, WireFault};

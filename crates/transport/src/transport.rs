@@ -64,12 +64,15 @@ pub trait Transport: Send + 'static {
     /// The link is broken for good.
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault>;
 
-    /// Whether the next [`send`](Self::send) would take `len` bytes, all of them. A short message that is taken at once needs nothing that waits.
+    /// Takes all of `bytes` now, which need nothing that waits for the peer, or none of them; returns whether it took them.
     ///
-    /// Default: false, which is right where that is not known.
-    fn takes(&mut self, peer: usize, len: usize) -> bool {
-        let _ = (peer, len);
-        false
+    /// Default: none, which is right where that is not known before.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    fn send_at_once(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<bool, LinkFault> {
+        let _ = (peer, bytes);
+        Ok(false)
     }
 
     /// Fills the front of `buffer` (not empty) with bytes that have arrived; 0 means none.

@@ -66,8 +66,7 @@ struct Incoming {
     end: usize,
     /// The frame whose payload comes next.
     frame: Option<Arrival>,
-    /// The encoded signature of its call, if it is the first frame.
-    signature: Vec<u8>,
+    /// The signatures that have come, that of the frame among them if it is the first of its call.
     known: KnownSignatures,
     /// The message of a collective of which a frame has come, and not the last one.
     unfinished: Option<Unfinished>,
@@ -97,15 +96,38 @@ impl Incoming {
             start: 0,
             end: 0,
             frame: None,
-            signature: Vec::new(),
             known: KnownSignatures::default(),
             unfinished: None,
             farewell: false,
         }
     }
 
+    /// The encoded signature of the call of the frame, if it is the first frame. No other has come since.
+    fn signature(&self) -> &[u8] {
+        self.frame.map_or(&[], |frame| self.known.of(frame.header.mention))
+    }
+
+    /// The payload of the frame that comes next, if all of that is here and is a message of `len` bytes whose call is known, with this key and fingerprint. There is
+    /// one header that it can have, so that is not taken apart. With checksums it has others.
+    #[inline]
+    fn take_expected(&mut self, key: Key, fingerprint: u64, len: usize) -> Option<&[u8]> {
+        let frame = self.buffer.get(self.start..self.end)?.get(..HEADER_LEN + len)?;
+        let (head, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
+        let mention = Mention::decode(head[1]).filter(|mention| matches!(mention, Mention::Known(_)))?;
+        let (message_len, frame_len) = (len as u64, len as u32);
+        let expected =
+            Header { mention, key, ordinal: 0, frame_len, message_len, fingerprint, signature_len: 0 };
+        let is_next = self.frame.is_none() && !self.farewell;
+        if !is_next || expected.encode() != *head || self.known.mentioned(mention, &[]).is_err() {
+            return None;
+        }
+        self.start += HEADER_LEN + len;
+        Some(payload)
+    }
+
     /// What is unfinished after the frame that begins here. The frames of a message stand in a row: one among them that says it is of
     /// another message would leave a gap in this one, which the next frame would fill.
+    #[inline]
     fn follows(&self, header: &Header) -> Result<Option<Unfinished>, String> {
         let Header { key: Key { channel, id }, ordinal, message_len, .. } = *header;
         match (&self.unfinished, channel) {
@@ -130,6 +152,35 @@ struct Outgoing {
     left: usize,
     owner: Option<Key>,
     known: KnownSignatures,
+}
+
+impl Outgoing {
+    /// Makes the head of a frame of `message` with this payload. How it mentions the signature is known once it [was sent](KnownSignatures::sent).
+    #[inline]
+    fn begin(&mut self, message: &Outbound<'_>, payload: &[u8], checked: bool) -> Mention {
+        let mention = self.known.mention(message.signature);
+        let signature = if matches!(mention, Mention::New(_)) { message.signature } else { &[] };
+        let header = Header {
+            mention,
+            key: message.key,
+            ordinal: message.ordinal,
+            frame_len: payload.len() as u32,
+            message_len: message.message_len,
+            fingerprint: message.fingerprint,
+            signature_len: signature.len() as u16,
+        };
+        let mut encoded = header.encode();
+        self.head.clear();
+        if checked {
+            checksum::seal(&mut encoded);
+            self.head.extend_from_slice(&encoded);
+            self.head.extend_from_slice(&checksum::of_body(signature, payload));
+        } else {
+            self.head.extend_from_slice(&encoded);
+        }
+        self.head.extend_from_slice(signature);
+        mention
+    }
 }
 
 /// A frame that nobody wanted when it was read.
@@ -167,6 +218,17 @@ pub struct Sent {
     pub payload: usize,
     /// Whether the frame is complete, so that the link is free for others.
     pub complete: bool,
+}
+
+/// What came of an attempt to do all of something at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtOnce {
+    /// It is done.
+    Done,
+    /// Nothing is here yet for which it could be done.
+    NotYet,
+    /// What is here wants another way.
+    NotSo,
 }
 
 /// All links of one rank in one group, with their framing.
@@ -254,40 +316,18 @@ impl Wire {
         match out.owner {
             None => {
                 out.left = payload.len().min(self.frame_len);
-                let mention = out.known.mention(message.signature);
-                let signature = if matches!(mention, Mention::New(_)) { message.signature } else { &[] };
-                let header = Header {
-                    mention,
-                    key: message.key,
-                    ordinal: message.ordinal,
-                    frame_len: out.left as u32,
-                    message_len: message.message_len,
-                    fingerprint: message.fingerprint,
-                    signature_len: signature.len() as u16,
-                };
-                let mut encoded = header.encode();
-                out.head.clear();
-                if self.checked {
-                    checksum::seal(&mut encoded);
-                    out.head.extend_from_slice(&encoded);
-                    let sum = checksum::of_body(signature, &payload[..out.left]);
-                    out.head.extend_from_slice(&sum);
-                } else {
-                    out.head.extend_from_slice(&encoded);
-                }
-                out.head.extend_from_slice(signature);
+                let mention = out.begin(message, &payload[..out.left], self.checked);
+                out.known.sent(mention, message.signature);
                 out.head_sent = 0;
                 out.owner = Some(message.key);
-                // The first frame of a message, and only that, has a signature.
-                if message.key.channel == Channel::Message && !message.signature.is_empty() {
-                    self.tally.message_begins(message.peer);
-                }
+                self.count(message);
             }
             Some(owner) if owner == message.key => {}
             Some(_) => return Ok(Sent { payload: 0, complete: false }),
         }
         let mut taken = 0;
         loop {
+            let out = &mut self.outgoing[message.peer];
             let head = &out.head[out.head_sent..];
             let body = &payload[taken..taken + out.left];
             if head.is_empty() && body.is_empty() {
@@ -312,24 +352,32 @@ impl Wire {
     /// # Errors
     /// The link is gone.
     pub fn send_at_once(&mut self, message: &Outbound<'_>, payload: &[u8]) -> Result<bool, WireFault> {
-        let head = HEADER_LEN + if self.checked { BODY_SUM_LEN } else { 0 } + message.signature.len();
-        if self.outgoing[message.peer].owner.is_some()
-            || payload.len() > CHECKED_LEN_MAX
-            || !self.transport.takes(message.peer, head + payload.len())
-        {
+        let out = &mut self.outgoing[message.peer];
+        if out.owner.is_some() || payload.len() > CHECKED_LEN_MAX {
             return Ok(false);
         }
-        match self.send(message, payload)? {
-            Sent { complete: true, .. } => Ok(true),
-            Sent { complete: false, .. } => {
-                let what = "the transport took less than it said it would";
-                Err(WireFault::Gone(LinkFault::Nonsense(what.into()), false))
-            }
+        let mention = out.begin(message, payload, self.checked);
+        match self.transport.send_at_once(message.peer, &[IoSlice::new(&out.head), IoSlice::new(payload)]) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(fault) => return Err(self.last_words(message.peer, fault)),
+        }
+        out.known.sent(mention, message.signature);
+        self.tally.moved(out.head.len() + payload.len());
+        self.count(message);
+        Ok(true)
+    }
+
+    /// A frame of this message was begun.
+    #[inline]
+    fn count(&self, message: &Outbound<'_>) {
+        // The first frame of a message, and only that, has a signature.
+        if message.key.channel == Channel::Message && !message.signature.is_empty() {
+            self.tally.message_begins(message.peer);
         }
     }
 
-    /// Receives a whole message that came in one frame and is here, if it has this fingerprint and the length of `buffer`. Nothing is taken
-    /// otherwise.
+    /// Receives a whole message of this fingerprint and of the length of `buffer` that came in one frame, if it is here and first on its link.
     ///
     /// # Errors
     /// As [`arrival`](Self::arrival).
@@ -339,18 +387,34 @@ impl Wire {
         key: Key,
         fingerprint: u64,
         buffer: &mut [u8],
-    ) -> Result<bool, WireFault> {
-        let Some(Arrival { header, left }) = self.arrival(peer, key)? else { return Ok(false) };
-        let link = &self.incoming[peer];
-        let is_whole = left == buffer.len() && header.message_len == left as u64;
-        let is_here = self.aside.is_empty() && left <= link.end - link.start;
-        if header.fingerprint != fingerprint || !is_whole || !is_here {
-            return Ok(false);
+    ) -> Result<AtOnce, WireFault> {
+        if !self.aside.is_empty() {
+            return Ok(AtOnce::NotSo);
         }
-        let n = self.read(peer, key, buffer)?;
-        debug_assert_eq!(n, left, "it is here");
-        self.finish(peer, key);
-        Ok(true)
+        let link = &self.incoming[peer];
+        if link.frame.is_none() && link.start == link.end && !self.refill(peer)? {
+            return Ok(AtOnce::NotYet);
+        }
+        let link = &mut self.incoming[peer];
+        if let Some(payload) = link.take_expected(key, fingerprint, buffer.len()) {
+            buffer.copy_from_slice(payload);
+            self.tally.message_arrives(peer);
+            return Ok(AtOnce::Done);
+        }
+        if link.frame.is_none() && !self.read_head(peer)? {
+            return Ok(AtOnce::NotYet);
+        }
+        let (link, len) = (&mut self.incoming[peer], buffer.len());
+        let is_this = link.frame.is_some_and(|Arrival { header, left }| {
+            let is_whole = left == len && header.message_len == len as u64;
+            header.key == key && header.fingerprint == fingerprint && is_whole
+        });
+        let here = &link.buffer[link.start..link.end];
+        let Some(payload) = here.get(..len).filter(|_| is_this) else { return Ok(AtOnce::NotSo) };
+        buffer.copy_from_slice(payload);
+        link.start += len;
+        link.frame = None;
+        Ok(AtOnce::Done)
     }
 
     /// Tells `peer`, if there is a link and it can be told without waiting, that nothing more follows.
@@ -397,7 +461,7 @@ impl Wire {
                 && theirs.channel == Channel::Collective
                 && theirs.id < key.id
             {
-                return Err(WireFault::Stale(theirs.id, decode_signature(&self.incoming[peer].signature)));
+                return Err(WireFault::Stale(theirs.id, decode_signature(self.incoming[peer].signature())));
             }
             if !self.set_aside(peer)? {
                 return Ok(None);
@@ -408,7 +472,7 @@ impl Wire {
     /// The signature that came with the frame that [`arrival`](Self::arrival) returned.
     pub fn signature(&self, peer: usize, key: Key) -> Option<Box<Signature>> {
         let aside = self.aside.get(&(peer, key)).and_then(VecDeque::front);
-        decode_signature(aside.map_or(&self.incoming[peer].signature, |a| &a.signature))
+        decode_signature(aside.map_or_else(|| self.incoming[peer].signature(), |a| &a.signature))
     }
 
     /// Reads payload of the frame that [`arrival`](Self::arrival) returned, at most to its end; 0 means none now.
@@ -515,9 +579,7 @@ impl Wire {
                     if self.checked {
                         check(&header, &ready[HEADER_LEN..needed]).map_err(WireFault::Nonsense)?;
                     }
-                    let signature = link.known.mentioned(header.mention, &ready[body..whole]);
-                    link.signature.clear();
-                    link.signature.extend_from_slice(signature.map_err(WireFault::Nonsense)?);
+                    link.known.mentioned(header.mention, &ready[body..whole]).map_err(WireFault::Nonsense)?;
                     link.start += whole;
                     link.unfinished = unfinished;
                     if header.key.channel == Channel::Farewell {
@@ -541,9 +603,10 @@ impl Wire {
     }
 
     /// Reads more bytes behind those in the buffer.
+    #[inline]
     fn refill(&mut self, peer: usize) -> Result<bool, WireFault> {
         let link = &mut self.incoming[peer];
-        if link.start > 0 {
+        if link.start < link.end && link.start > 0 {
             link.buffer.copy_within(link.start..link.end, 0);
         }
         link.end -= link.start;
@@ -595,7 +658,7 @@ impl Wire {
             }
             self.aside_len += ASIDE_COST;
             let missing = frame.left;
-            let signature = std::mem::take(&mut self.incoming[peer].signature);
+            let signature = self.incoming[peer].signature().to_vec();
             let queue = self.aside.entry(slot).or_default();
             queue.push_back(Aside { frame, signature, bytes: VecDeque::new(), missing });
         }

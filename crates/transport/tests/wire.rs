@@ -3,7 +3,7 @@
 use phalanx_core::{CallSite, DType, Method, OpKind, Signature};
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{
-    Channel, FRAME_LEN, Key, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
+    AtOnce, Channel, FRAME_LEN, Key, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
 };
 use std::io::IoSlice;
 
@@ -226,17 +226,17 @@ fn a_short_message_is_sent_and_received_at_once() {
     };
     for (mut a, mut b) in pairs() {
         let mut three = [0; 3];
-        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(false), "nothing is here");
+        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(AtOnce::NotYet), "nothing is here");
         assert_eq!(a.send_at_once(&to_one(tag(1), b"abc"), b"abc"), Ok(true));
         assert_eq!(a.send_at_once(&to_one(tag(2), b""), b""), Ok(true));
-        assert_eq!(b.recv_at_once(0, tag(1), 41, &mut three), Ok(false), "another fingerprint");
-        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut [0; 2]), Ok(false), "another length");
-        assert_eq!((b.recv_at_once(0, tag(1), 42, &mut three), &three), (Ok(true), b"abc"));
-        assert_eq!(b.recv_at_once(0, tag(2), 42, &mut []), Ok(true));
+        assert_eq!(b.recv_at_once(0, tag(1), 41, &mut three), Ok(AtOnce::NotSo), "another fingerprint");
+        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut [0; 2]), Ok(AtOnce::NotSo), "another length");
+        assert_eq!((b.recv_at_once(0, tag(1), 42, &mut three), &three), (Ok(AtOnce::Done), b"abc"));
+        assert_eq!(b.recv_at_once(0, tag(2), 42, &mut []), Ok(AtOnce::Done));
         // What was set aside is left to who takes it in pieces.
         send(&mut a, tag(1), &[], b"abc");
         assert_eq!(b.arrival(0, tag(2)), Ok(None));
-        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(false));
+        assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(AtOnce::NotSo));
         assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));
         // A frame under way keeps its link, and a full link takes nothing.
         let long = vec![5; FRAME_LEN];
@@ -355,4 +355,79 @@ fn a_flipped_bit_is_noticed_before_the_frame_is_used_if_there_are_checksums() {
     let mut changed = payload.clone();
     changed[50] ^= 4;
     assert_eq!(recv(&mut b, tag(9)), Some(changed));
+}
+
+/// Links that take nothing at once.
+struct Slow(ThreadTransport);
+
+impl Transport for Slow {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.0.world_size()
+    }
+
+    fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        self.0.send(peer, bytes)
+    }
+
+    fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        self.0.recv(peer, buffer)
+    }
+
+    fn is_linked(&mut self, peer: usize) -> bool {
+        self.0.is_linked(peer)
+    }
+}
+
+#[test]
+fn what_was_not_sent_at_once_is_sent_with_all_that_belongs_to_it() {
+    let pipes = Pipes::new(2);
+    let (mut a, mut b) = (Wire::new(Box::new(Slow(pipes.end(0)))), Wire::new(Box::new(pipes.end(1))));
+    let encoded = encode_signature(&signature());
+    let message =
+        Outbound { peer: 1, key: tag(1), ordinal: 0, fingerprint: 42, signature: &encoded, message_len: 3 };
+    assert_eq!(a.send_at_once(&message, b"abc"), Ok(false));
+    assert!(a.send(&message, b"abc").expect("the link is up").complete);
+    b.arrival(0, tag(1)).expect("the link is up").expect("it was sent");
+    assert_eq!(b.signature(0, tag(1)).as_deref(), Some(&signature()));
+    assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));
+}
+
+/// The second time the header is the one that is expected, and is not taken apart.
+#[test]
+fn a_message_is_received_at_once_again_and_again() {
+    for (mut a, mut b) in pairs() {
+        let encoded = encode_signature(&signature());
+        let of = |payload: &[u8], fingerprint| Outbound {
+            peer: 1,
+            key: tag(1),
+            ordinal: 0,
+            fingerprint,
+            signature: &encoded,
+            message_len: payload.len() as u64,
+        };
+        for payload in [b"abc", b"def", b"ghi"] {
+            assert_eq!(a.send_at_once(&of(payload, 42), payload), Ok(true));
+            assert_eq!(a.send_at_once(&of(payload, 42), payload), Ok(true));
+            for _ in 0..2 {
+                let mut three = [0; 3];
+                assert_eq!((b.recv_at_once(0, tag(1), 42, &mut three), &three), (Ok(AtOnce::Done), payload));
+            }
+        }
+        assert_eq!(b.tally().arrived(0), 6);
+        assert_eq!(a.send_at_once(&of(b"abc", 41), b"abc"), Ok(true));
+        for (key, fingerprint, len) in [(tag(1), 42, 3), (tag(2), 41, 3), (tag(1), 41, 2), (tag(1), 41, 4)] {
+            assert_eq!(b.recv_at_once(0, key, fingerprint, &mut vec![0; len]), Ok(AtOnce::NotSo));
+        }
+        assert_eq!(b.signature(0, tag(1)).as_deref(), Some(&signature()));
+        assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));
+        assert_eq!(b.tally().arrived(0), 7);
+    }
 }

@@ -179,6 +179,7 @@ impl ProcessGroup {
     }
 
     /// Refuses in a process that was forked from the one that made the group.
+    #[inline]
     pub(crate) fn check_process(&self, op: OpKind) -> Result<()> {
         if self.owner_process.is_here() { Ok(()) } else { Err(refusal(op, self.rank(), self.owner_process)) }
     }
@@ -288,6 +289,7 @@ impl ProcessGroup {
     /// # Ok(())
     /// # }).unwrap();
     /// ```
+    #[inline]
     #[track_caller]
     pub fn site(&self) -> CallSite {
         match &self.site {
@@ -497,6 +499,7 @@ impl ProcessGroup {
     }
 
     /// What is agreed on for a call that is no collective.
+    #[inline]
     pub(crate) fn signature(
         &self,
         op: OpKind,
@@ -509,6 +512,7 @@ impl ProcessGroup {
         Ok(Signature { dtype, count: count as u64, ..Signature::bare(op, site) })
     }
 
+    #[inline(always)]
     pub(crate) fn address(
         &self,
         op: OpKind,
@@ -518,23 +522,24 @@ impl ProcessGroup {
         tag: u64,
         site: CallSite,
     ) -> Result<Address> {
-        let (rank, world_size) = (self.rank(), self.world_size());
-        if peer >= world_size {
-            return Err(Error::misuse(
-                op,
-                format!(
-                    "rank {peer} is out of range: the ranks of this group are 0..{world_size}, at {site}"
-                ),
-            ));
+        if peer >= self.world_size || peer == self.rank {
+            return Err(self.no_peer(op, peer, &site));
         }
-        if peer == rank {
-            let what = match op {
-                OpKind::Recv => "the source is this rank; a rank cannot receive from itself",
-                _ => "the destination is this rank; self-sends are not supported",
-            };
-            return Err(Error::misuse(op, format!("{what}, at {site}")));
-        }
-        let signature = self.signature(op, dtype, count, site)?;
-        Ok(Address { signature, peer, tag })
+        self.check_process(op)?;
+        let (dtype, count) = (Some(dtype), count as u64);
+        Ok(Address { signature: Signature { dtype, count, ..Signature::bare(op, site) }, peer, tag })
+    }
+
+    /// Why a message can't go there, or come from there.
+    #[cold]
+    fn no_peer(&self, op: OpKind, peer: usize, site: &CallSite) -> Error {
+        let what = match op {
+            _ if peer != self.rank => {
+                format!("rank {peer} is out of range: the ranks of this group are 0..{}", self.world_size)
+            }
+            OpKind::Recv => "the source is this rank; a rank cannot receive from itself".to_owned(),
+            _ => "the destination is this rank; self-sends are not supported".to_owned(),
+        };
+        Error::misuse(op, format!("{what}, at {site}"))
     }
 }

@@ -1,11 +1,13 @@
 //! Short messages of a caller that waits: tried at once, before they become messages that others wait behind.
 
 use crate::engine::at_once::AT_ONCE_MAX;
-use crate::engine::message::on_the_wire;
+use crate::engine::message::ON_THE_WIRE;
 use crate::group::backend::Address;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::clock;
 use phalanx_core::{Envelope, Result};
+use phalanx_transport::AtOnce;
+use std::ops::ControlFlow;
 
 impl ScheduledBackend {
     /// Sends a short message for which there is room, if it is the only one.
@@ -19,24 +21,50 @@ impl ScheduledBackend {
         Ok(is_sent)
     }
 
-    /// Receives a short message that is here, or comes while there is nothing to be gained from doing anything but look for it.
-    pub(super) fn recv_at_once(&self, from: &Address, bytes: &mut [u8]) -> Result<bool> {
+    /// Receives a short message that is here, or comes while there is nothing to be gained from doing anything but look for it. If not, the message may have begun: with
+    /// this number in the log.
+    pub(super) fn recv_at_once(
+        &self,
+        from: &Address,
+        bytes: &mut [u8],
+    ) -> Result<ControlFlow<(), Option<u64>>> {
         let Address { signature, peer, tag } = from;
         self.engine.health.check_message(signature, Some(*peer), *tag)?;
         if bytes.len() > AT_ONCE_MAX {
-            return Ok(false);
+            return Ok(ControlFlow::Continue(None));
         }
-        let fingerprint = on_the_wire(signature).fingerprint();
-        let is_here = self.engine.poll_awake(|core| core.recv_at_once(fingerprint, *peer, *tag, bytes));
-        if is_here {
-            self.was_at_once(from);
+        let fingerprint = signature.fingerprint_as(ON_THE_WIRE);
+        let mut number = None;
+        let is_here = self.engine.poll_awake(|core| {
+            let polled = core.recv_at_once(fingerprint, *peer, *tag, bytes);
+            if polled == AtOnce::NotYet && number.is_none() {
+                // While it waits that costs nothing.
+                number = Some(self.log(from));
+            }
+            polled
+        });
+        if !is_here {
+            return Ok(ControlFlow::Continue(number));
         }
-        Ok(is_here)
+        match number {
+            Some(number) => self.engine.health.latch.messages.end_message_at_once(number),
+            None => self.was_at_once(from),
+        }
+        Ok(ControlFlow::Break(()))
     }
 
-    fn was_at_once(&self, Address { signature, peer, tag }: &Address) {
-        let health = &self.engine.health;
-        let with = Envelope { peer: Some(health.members()[*peer]), tag: *tag };
-        health.latch.messages.message_at_once(signature, with, clock::now);
+    /// A message begins; it gets a number in the log.
+    pub(super) fn log(&self, address: &Address) -> u64 {
+        let messages = &self.engine.health.latch.messages;
+        messages.begin_message(&address.signature, self.envelope(address), clock::now)
+    }
+
+    fn envelope(&self, Address { peer, tag, .. }: &Address) -> Envelope {
+        Envelope { peer: Some(self.engine.health.members()[*peer]), tag: *tag }
+    }
+
+    fn was_at_once(&self, address: &Address) {
+        let messages = &self.engine.health.latch.messages;
+        messages.message_at_once(&address.signature, self.envelope(address), clock::now);
     }
 }

@@ -31,9 +31,10 @@ use crate::trace::{Trace, clock};
 #[cfg(target_os = "linux")]
 use phalanx_algo::LevelsWay;
 use phalanx_algo::{Algorithm, Kind, Selector, Shape, SumKind};
-use phalanx_core::{Cause, Deadline, Envelope, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
 use phalanx_transport::Wire;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -286,18 +287,14 @@ impl ScheduledBackend {
     /// A message that begins, and its number.
     pub(crate) fn message(&self, address: &Address, len: usize) -> Result<(Message, u64)> {
         self.engine.health.check_message(&address.signature, Some(address.peer), address.tag)?;
-        Ok(self.begin_message(address, len))
+        Ok((self.queued(address, len), self.log(address)))
     }
 
-    fn begin_message(&self, address: &Address, len: usize) -> (Message, u64) {
-        let health = &self.engine.health;
-        let peer = health.members()[address.peer];
-        let with = Envelope { peer: Some(peer), tag: address.tag };
-        let number = health.latch.messages.begin_message(&address.signature, with, clock::now);
+    /// A message with a place in its queue.
+    fn queued(&self, address: &Address, len: usize) -> Message {
         let key = queue_key(address.signature.op, address.peer, address.tag);
         let ticket: Ticket = self.engine.lock().queues.join(key);
-        let message = Message::new(address.peer, address.tag, ticket, address.signature.clone(), len);
-        (message, number)
+        Message::new(address.peer, address.tag, ticket, address.signature.clone(), len)
     }
 
     /// For as long as a receive goes on that need not get anything.
@@ -316,11 +313,21 @@ impl ScheduledBackend {
         let Some(first) = messages.first() else { return Ok(()) };
         let Address { signature, peer, tag } = &first.address;
         self.engine.health.check_message(signature, Some(*peer), *tag)?;
-        let begin = |HostMessage { address, payload }| {
-            let (message, number) = self.begin_message(&address, payload.len());
-            Borrowed::new(message, number, payload)
+        let numbers: Vec<_> = messages.iter().map(|message| self.log(&message.address)).collect();
+        self.perform_begun(messages.into_iter().zip(numbers).collect(), limit, on_timeout)
+    }
+
+    /// As [`perform_all`](Self::perform_all), where each has a number in the log. There is at least one.
+    fn perform_begun(
+        &self,
+        messages: Vec<(HostMessage<'_>, u64)>,
+        limit: Duration,
+        on_timeout: OnTimeout,
+    ) -> Result<()> {
+        let queued = |(HostMessage { address, payload }, number)| {
+            Borrowed::new(self.queued(&address, payload.len()), number, payload)
         };
-        let mut batch = Batch::new(messages.into_iter().map(begin).collect(), on_timeout);
+        let mut batch = Batch::new(messages.into_iter().map(queued).collect(), on_timeout);
         let called = Instant::now();
         let mut attempt = Attempt::new(called, limit);
         let leaves = |core: &mut Core, batch: &Batch<'_>| {
@@ -462,12 +469,11 @@ impl Backend for ScheduledBackend {
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
-        if self.recv_at_once(&from, bytes)? {
-            return Ok(());
-        }
-        let message = HostMessage { address: from, payload: Payload::In(bytes) };
         let _in_vain = self.in_vain(on_timeout);
-        self.perform_all(vec![message], timeout, on_timeout)
+        let ControlFlow::Continue(number) = self.recv_at_once(&from, bytes)? else { return Ok(()) };
+        let number = number.unwrap_or_else(|| self.log(&from));
+        let message = HostMessage { address: from, payload: Payload::In(bytes) };
+        self.perform_begun(vec![(message, number)], timeout, on_timeout)
     }
 
     fn recv_any(

@@ -21,7 +21,7 @@ use backoff::{Backoff, HostPlace};
 use job_list::JobList;
 use own_thread::OwnThread;
 use phalanx_core::Result;
-use phalanx_transport::{Direction, WakeSource, Waker, Wire};
+use phalanx_transport::{AtOnce, Direction, WakeSource, Waker, Wire};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -161,13 +161,16 @@ impl Engine {
         }
     }
 
-    /// Asks the core until it has what is looked for, as long as a thread that waits stays awake and reads no clock, and no other thread wants the core.
-    pub(crate) fn poll_awake(&self, mut is_done: impl FnMut(&mut Core) -> bool) -> bool {
+    /// Asks the core until it has done or refused something, as long as a thread that waits stays awake and reads no clock, and no other thread wants the core.
+    /// Whether it is done.
+    pub(crate) fn poll_awake(&self, mut poll: impl FnMut(&mut Core) -> AtOnce) -> bool {
         let mut core = self.lock();
         let polls = if self.host_place.crowded { 1 } else { UNTIMED_POLLS };
         for _ in 0..polls {
-            if is_done(&mut core) {
-                return true;
+            match poll(&mut core) {
+                AtOnce::Done => return true,
+                AtOnce::NotSo => return false,
+                AtOnce::NotYet => {}
             }
             if self.contenders.load(Ordering::Relaxed) > 0 || self.health.latch.cause().is_some() {
                 return false;

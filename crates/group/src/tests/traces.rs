@@ -156,6 +156,31 @@ fn everything_a_rank_did_is_told() {
     }
 }
 
+/// However soon it comes: at once, while its receiver looks for it without a clock, or much later.
+#[test]
+fn a_message_that_is_waited_for_is_told_once() {
+    let [zero, one]: [_; 2] = threads(2).try_into().unwrap();
+    one.send(&[0u8; 3], 0, 0).unwrap();
+    zero.recv(&mut [0u8; 3], 1, 0).unwrap();
+    for round in 1..100u64 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| zero.recv(&mut [0u8; 3], 1, round).unwrap());
+            if round == 50 {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            one.send(&[0u8; 3], 0, round).unwrap();
+        });
+    }
+    let entries = zero.backend.trace().unwrap().entries;
+    assert!(entries.iter().all(|entry| entry.state == State::Completed), "{entries:?}");
+    assert!(entries.iter().rev().map(|entry| entry.tag).eq((0..100).rev().map(Some).take(entries.len())));
+    assert!(entries.len() >= 60, "with the one that came late");
+    // One that does not come.
+    zero.recv_timeout(&mut [0u8; 3], 1, 7000, Duration::ZERO).unwrap_err();
+    let entries = zero.backend.trace().unwrap().entries;
+    assert_eq!(entries.iter().filter(|entry| entry.tag == Some(7000)).count(), 1);
+}
+
 #[test]
 fn a_message_from_any_rank_is_told_with_its_sender_once_there_is_one() {
     let [taker, sender]: [_; 2] = threads(2).try_into().unwrap();

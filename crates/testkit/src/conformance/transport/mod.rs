@@ -28,7 +28,7 @@ macro_rules! transport_conformance {
             },
             pressure::{
                 a_sender_is_held_back_until_its_peer_reads, a_full_link_holds_up_no_other, an_idle_link_takes_a_head_at_once,
-                what_a_link_says_it_takes_it_takes,
+                what_is_sent_at_once_is_sent_whole_or_not_at_all,
             },
             waits::{
                 a_wait_ends_at_its_deadline, a_waker_ends_a_wait, bytes_end_a_wait, no_wake_up_is_missed,

@@ -135,8 +135,8 @@ pub fn an_idle_link_takes_a_head_at_once(links: &Links) {
     });
 }
 
-/// A link that [`takes`](phalanx_transport::Transport::takes) so many bytes takes all of them. One that can't tell always says that it does not.
-pub fn what_a_link_says_it_takes_it_takes(links: &Links) {
+/// A link takes all bytes that are [sent at once](phalanx_transport::Transport::send_at_once), or none of them.
+pub fn what_is_sent_at_once_is_sent_whole_or_not_at_all(links: &Links) {
     let (is_full, all_sent) = (Arc::new(Barrier::new(2)), Arc::new(Mutex::new(Vec::new())));
     links.run(2, move |end| {
         let mut end = Driver::new(end);
@@ -145,10 +145,10 @@ pub fn what_a_link_says_it_takes_it_takes(links: &Links) {
         if rank == 0 {
             let mut all = Vec::new();
             for len in [1, 60, 100, 1000, 5000].into_iter().cycle().take(1000) {
-                if end.takes(1, len) {
-                    let bytes = stream(0, 1, len);
-                    let taken = end.send(1, &[IoSlice::new(&bytes)]).expect("the link stands");
-                    assert_eq!(taken, len, "bytes that were taken, of {len} that it said it takes");
+                let bytes = stream(0, 1, len);
+                let (head, body) = bytes.split_at(len / 3);
+                let parts = [head, body].map(IoSlice::new);
+                if end.send_at_once(1, &parts).expect("the link stands") {
                     all.extend(bytes);
                 }
             }
