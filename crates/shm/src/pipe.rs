@@ -368,14 +368,10 @@ impl End {
         buffer: &mut [u8],
         wake: &impl Fn(),
     ) -> usize {
-        let mut n = self.letters_in.read_whole(&pipe.letters, buffer);
-        if n.is_none() {
-            if self.is_empty(pipe) {
-                return 0;
-            }
-            n = self.letters_in.read_whole(&pipe.letters, buffer);
+        if self.is_empty(pipe) {
+            return 0;
         }
-        match n {
+        match self.letters_in.read_whole(&pipe.letters, buffer) {
             Some(n @ 1..) => n,
             _ => self.read_long(pipe, room(), hand, buffer, wake),
         }
@@ -384,9 +380,10 @@ impl End {
     /// Whether the other end has written nothing more. Looks for a letter a few times: whoever reads may need longer until it looks again than a letter needs.
     #[inline]
     fn is_empty(&mut self, pipe: &Pipe) -> bool {
-        if self.left() == 0 {
-            self.look(pipe);
+        if self.left() > 0 || self.letters_in.is_there(&pipe.letters) {
+            return false;
         }
+        self.look(pipe);
         self.left() == 0 && !(0..LOOKS).any(|_| self.letters_in.is_there(&pipe.letters))
     }
 

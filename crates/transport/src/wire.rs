@@ -388,7 +388,8 @@ impl Wire {
         fingerprint: u64,
         buffer: &mut [u8],
     ) -> Result<AtOnce, WireFault> {
-        if !self.aside.is_empty() {
+        // What was set aside comes first. If a part of that is still on the link, the link has its frame.
+        if !self.aside.is_empty() && self.aside.contains_key(&(peer, key)) {
             return Ok(AtOnce::NotSo);
         }
         let link = &self.incoming[peer];

@@ -237,6 +237,8 @@ fn a_short_message_is_sent_and_received_at_once() {
         send(&mut a, tag(1), &[], b"abc");
         assert_eq!(b.arrival(0, tag(2)), Ok(None));
         assert_eq!(b.recv_at_once(0, tag(1), 42, &mut three), Ok(AtOnce::NotSo));
+        assert_eq!(a.send_at_once(&to_one(tag(2), b"def"), b"def"), Ok(true));
+        assert_eq!((b.recv_at_once(0, tag(2), 42, &mut three), &three), (Ok(AtOnce::Done), b"def"));
         assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));
         // A frame under way keeps its link, and a full link takes nothing.
         let long = vec![5; FRAME_LEN];

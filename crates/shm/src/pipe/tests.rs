@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cells::CELLS;
-use crate::letters::{FEW_LETTERS, MANY_LETTERS};
+use crate::letters::{FEW_LETTERS, LETTER_LEN, MANY_LETTERS};
 use std::io::IoSlice;
 
 fn pipe<const LETTERS: usize>() -> Pipe<[Letter; LETTERS]> {
