@@ -50,6 +50,7 @@ impl ProcessGroup {
         self.barrier_at(OpKind::Barrier, timeout, self.site())
     }
 
+    #[inline(always)]
     pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
         let request = Request::<&[u8], &mut [u8]>::Barrier;
         let signature = self.signature_of(op, None, &request, 0, site)?;

@@ -45,7 +45,7 @@ impl<I: Extent, O: Extent, S: Borrow<Signature>> Call<I, O, S> {
     /// assert_eq!(call.signature().op, OpKind::Broadcast);
     /// # Ok::<(), phalanx_group::Error>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn new(signature: S, request: Request<I, O>, rank: usize, world_size: usize) -> Result<Self> {
         let called = signature.borrow();
         check(called, called.carries(), &request, rank, world_size)?;
@@ -58,7 +58,7 @@ impl<I: Extent, O: Extent, S: Borrow<Signature>> Call<I, O, S> {
 }
 
 /// Refuses a request of elements of this type that makes no sense.
-#[inline]
+#[inline(always)]
 pub(crate) fn check<I: Extent, O: Extent>(
     signature: &Signature,
     dtype: Option<DType>,
@@ -75,6 +75,7 @@ pub(crate) fn check<I: Extent, O: Extent>(
     sensible.map_err(|what| wrong(signature, what))
 }
 
+#[cold]
 fn wrong(signature: &Signature, what: String) -> Error {
     Error::misuse(signature.op, format!("{what}, at {}", signature.site))
 }
@@ -302,7 +303,7 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// assert_eq!(request.count(4), 2); // elements of four bytes
     /// # drop(signature);
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn count(&self, element: usize) -> usize {
         match self {
             Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
@@ -344,7 +345,7 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// # drop(signature);
     /// ```
     // Most callers know the operation, so one arm is left of the inlined match.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
         if rank >= world_size {
             return Err(format!("rank {rank} is out of range: the ranks of this group are 0..{world_size}"));

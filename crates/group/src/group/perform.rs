@@ -1,9 +1,12 @@
 //! How the methods of a [`ProcessGroup`] become calls of its backend.
+//!
+//! A method knows its operation, so of each match on the request one arm is left where all of this is inlined: that halves what a small operation does before its
+//! backend begins.
 
 use crate::group::call::{Call, HostRequest, OwnedCall, check, element};
 use crate::group::memory::{Changed, Extent, OwnedBuffer};
 use crate::group::pending::Pending;
-use crate::group::pre_mul_sum;
+use crate::group::pre_mul_sum::{self, Products};
 use crate::group::request::{BlockExchange, Request};
 use crate::group::work::Buffer;
 use crate::{ProcessGroup, Work};
@@ -54,7 +57,7 @@ impl ProcessGroup {
     }
 
     /// Performs what the program calls `op`; `detail` is a hash of what else ranks must agree on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn perform<T: Element>(
         &self,
         op: OpKind,
@@ -67,7 +70,7 @@ impl ProcessGroup {
     }
 
     /// As `perform`, of elements of this type as bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn perform_bytes(
         &self,
         op: OpKind,
@@ -83,22 +86,31 @@ impl ProcessGroup {
     }
 
     /// Performs `request` as the call that all ranks agree on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn perform_as(&self, signature: Signature, request: HostRequest<'_>) -> Result<()> {
-        let (rank, world_size, dtype) = (self.rank(), self.world_size(), signature.dtype);
-        let products = pre_mul_sum::of(&request, dtype);
-        if products.is_some() {
-            // What is refused leaves the buffers as they are.
-            check(&signature, dtype, &request, rank, world_size)?;
+        match pre_mul_sum::of(&request, signature.dtype) {
+            None => self.run(&signature, request),
+            Some(products) => self.perform_on_products(products, &signature, request),
         }
-        let run = |request: HostRequest<'_>| {
-            let call = Call::new(&signature, request, rank, world_size)?;
-            self.backend.perform(call, self.timeout())
-        };
-        match products {
-            None => run(request),
-            Some(products) => products.perform(request, rank, run),
-        }
+    }
+
+    /// Performs `request`, whose contributions are multiplied first.
+    #[cold]
+    fn perform_on_products(
+        &self,
+        products: Products,
+        signature: &Signature,
+        request: HostRequest<'_>,
+    ) -> Result<()> {
+        // What is refused leaves the buffers as they are.
+        check(signature, signature.dtype, &request, self.rank(), self.world_size())?;
+        products.perform(request, self.rank(), |request| self.run(signature, request))
+    }
+
+    #[inline(always)]
+    fn run(&self, signature: &Signature, request: HostRequest<'_>) -> Result<()> {
+        let call = Call::new(signature, request, self.rank(), self.world_size())?;
+        self.backend.perform(call, self.timeout())
     }
 
     /// A call on this rank, blocking or not.
@@ -115,7 +127,7 @@ impl ProcessGroup {
     }
 
     /// What is agreed on for a collective.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn signature_of<I: Extent, O: Extent>(
         &self,
         op: OpKind,

@@ -14,6 +14,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 /// How the contribution to a request becomes products, if it has a factor, for elements of type `dtype`.
+#[inline]
 pub(crate) fn of<I, O>(request: &Request<I, O>, dtype: Option<DType>) -> Option<Products> {
     let (factor, dtype) = (request.reduce()?.factor()?, dtype?);
     Some(Products { factor: Factor::new(dtype, factor)?, dtype })

@@ -118,6 +118,7 @@ pub enum BlockExchange {
 }
 
 impl<I, O> Buffers<I, O> {
+    #[inline(always)]
     fn try_map<J, P, E>(
         self,
         input: &mut impl FnMut(I) -> Result<J, E>,
@@ -166,7 +167,7 @@ impl<I, O, R> Request<I, O, R> {
     /// # use phalanx_core::{Layout, OpKind};
     /// assert_eq!(Request::<&[u8], &mut [u8]>::Barrier.kind(), OpKind::Barrier);
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn kind(&self) -> OpKind {
         match self {
             Self::AllReduce { .. } => OpKind::AllReduce,
@@ -192,7 +193,7 @@ impl<I, O, R> Request<I, O, R> {
     /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
     /// assert_eq!(request.reduce(), Some(&ReduceOp::Sum));
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn reduce(&self) -> Option<&R> {
         match self {
             Self::AllReduce { reduce, .. }
@@ -217,7 +218,7 @@ impl<I, O, R> Request<I, O, R> {
     /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut [0u8; 4][..], root: 1 };
     /// assert_eq!(request.root(), Some(1));
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn root(&self) -> Option<usize> {
         match self {
             Self::Reduce { root, .. }
@@ -274,7 +275,7 @@ impl<I, O, R> Request<I, O, R> {
     /// assert_eq!(lengths.into_result(), Some(2));
     /// # Ok::<(), String>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn try_map<J, P, S, E>(
         self,
         mut input: impl FnMut(I) -> Result<J, E>,
@@ -327,7 +328,7 @@ impl<I, O, R> Request<I, O, R> {
     /// let lengths = request.map(<[f32]>::len, |values| values.len());
     /// assert_eq!(lengths.into_result(), Some(2));
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn map<J, P>(
         self,
         mut input: impl FnMut(I) -> J,

@@ -46,6 +46,7 @@ enum Seen {
 pub(crate) struct WaitEnds;
 
 impl<'a> CallCheck<'a> {
+    #[inline(always)]
     pub(crate) fn new(health: &'a GroupHealth, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
         Self {
             health,
@@ -70,6 +71,7 @@ impl<'a> CallCheck<'a> {
     }
 
     /// For ranks that share memory.
+    #[inline(always)]
     pub(crate) fn in_memory(self) -> Self {
         Self { in_memory: true, ..self }
     }

@@ -261,7 +261,7 @@ impl Performer for Shared {
         if is_precise(signature) {
             health.remember(*seq, signature, clock::now);
         } else {
-            look = look.logged_on_the_way();
+            look.log_on_the_way();
         }
         let shm_call = &mut Call { seq: *seq, signature, wait_check: &mut look };
         if let Err(fault) = run(team, shm_call, request, values, place) {

@@ -17,6 +17,7 @@ pub(super) struct GroupCheck<'a> {
 }
 
 impl<'a> GroupCheck<'a> {
+    #[inline]
     pub(super) fn new(health: &'a GroupHealth, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
         Self { check: CallCheck::new(health, signature, seq, limit).in_memory(), is_unlogged: false }
     }
@@ -27,8 +28,8 @@ impl<'a> GroupCheck<'a> {
     }
 
     /// The call enters the log when its data are on their way, or before this rank waits for long.
-    pub(super) fn logged_on_the_way(self) -> Self {
-        Self { is_unlogged: true, ..self }
+    pub(super) fn log_on_the_way(&mut self) {
+        self.is_unlogged = true;
     }
 
     /// Whether anybody was waited for long enough to look around.
