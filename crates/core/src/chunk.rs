@@ -149,8 +149,24 @@ impl Layout {
     /// ```
     /// assert_eq!(phalanx_core::Layout::from_counts(&[2, 0, 3]).block(2), 2..5);
     /// ```
+    #[inline]
     pub fn block(&self, rank: usize) -> Range<usize> {
         self.blocks(rank..rank + 1)
+    }
+
+    /// Elements of the longest block.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Layout;
+    ///
+    /// assert_eq!([Layout::even(3, 10).longest(), Layout::from_counts(&[2, 0, 3]).longest()], [4, 3]);
+    /// ```
+    pub fn longest(&self) -> usize {
+        match &self.0 {
+            Blocks::Even { each, rest, .. } => each + usize::from(*rest > 0),
+            Blocks::Given { starts } => starts.windows(2).map(|block| block[1] - block[0]).max().unwrap_or(0),
+        }
     }
 
     /// 64 bits over where the blocks lie. Of even blocks in no time; of given ones in a look at each.
@@ -204,6 +220,7 @@ impl Layout {
     /// ```
     /// assert_eq!(phalanx_core::Layout::from_counts(&[2, 0, 3, 1]).blocks(1..3), 2..5);
     /// ```
+    #[inline]
     pub fn blocks(&self, ranks: Range<usize>) -> Range<usize> {
         match &self.0 {
             &Blocks::Even { world_size, each, rest, .. } => {
@@ -232,6 +249,8 @@ mod tests {
                     (0..parts).all(|rank| layout.block(rank) == chunk(rank, parts, len)),
                     "{len} for {parts}"
                 );
+                let longest = (0..parts).map(|rank| layout.block(rank).len()).max();
+                assert_eq!(Some(layout.longest()), longest, "{len} for {parts}");
             }
         }
     }

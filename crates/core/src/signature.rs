@@ -74,6 +74,10 @@ impl fmt::Display for OpKind {
 
 /// The line of the user's program that called an operation.
 #[derive(Debug, Clone, Eq, Hash, Serialize, Deserialize)]
+#[expect(
+    clippy::derived_hash_with_manual_eq,
+    reason = "it compares what would be compared otherwise, only sooner"
+)]
 pub struct CallSite {
     /// Source file, as the compiler saw it. Borrowed for calls made here, owned for those of other ranks.
     #[serde(deserialize_with = "file")]

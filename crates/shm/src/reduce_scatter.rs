@@ -30,7 +30,7 @@ impl Team {
         let in_place = matches!(buffers, Buffers::InPlace(_));
         let (input, output) = buffers.spans();
         let output = if in_place { output.part(block(self.rank)) } else { output };
-        let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
+        let largest = blocks.longest() * reduction.element;
         let len = input.len();
         let op = OpKind::ReduceScatter;
         let way = self.choose(call.signature.op, op, len, largest, self.world_size).way;

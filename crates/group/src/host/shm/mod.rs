@@ -22,7 +22,7 @@ use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::{Trace, clock};
 use phalanx_algo::{Kind, Selector, Way};
-use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Layout, Peer, ReduceOp, Result, Signature};
+use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Peer, ReduceOp, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_shm::{Call, Fault, Givers, Own, Reduction, ShmTransport, Team, Transfer};
 use phalanx_trace::is_precise;
@@ -370,7 +370,7 @@ fn run(
             let transfer = Transfer {
                 same: true,
                 givers: Givers::All,
-                largest: largest(&blocks) * element,
+                largest: blocks.longest() * element,
                 part: &|_| block(rank),
                 place: Some(&block),
                 own: None,
@@ -395,7 +395,7 @@ fn run(
             let transfer = Transfer {
                 same: true,
                 givers: Givers::AllBut(root),
-                largest: largest(&blocks) * element,
+                largest: blocks.longest() * element,
                 part: &whole,
                 place: if takes { Some(&block) } else { None },
                 own: own.as_ref(),
@@ -412,7 +412,7 @@ fn run(
             let transfer = Transfer {
                 same: false,
                 givers: Givers::Only(root),
-                largest: largest(&blocks) * element,
+                largest: blocks.longest() * element,
                 part: &block,
                 place: if rank == root { None } else { Some(&whole) },
                 own: own.as_ref().filter(|_| input.is_some()),
@@ -427,7 +427,7 @@ fn run(
             let transfer = Transfer {
                 same: false,
                 givers: Givers::All,
-                largest: largest(&send) * element,
+                largest: send.longest() * element,
                 part: &part,
                 place: Some(&place),
                 own: None,
@@ -448,11 +448,6 @@ fn run(
         }),
         Request::Barrier => team.barrier(shm),
     }
-}
-
-/// Elements of the largest block.
-fn largest(blocks: &Layout) -> usize {
-    (0..blocks.world_size()).map(|rank| blocks.block(rank).len()).max().unwrap_or(0)
 }
 
 impl Backend for ShmBackend {
