@@ -154,7 +154,7 @@ impl Layout {
         self.blocks(rank..rank + 1)
     }
 
-    /// Elements of the longest block.
+    /// Elements of the longest block. Of even blocks in no time; of given ones in a look at each.
     ///
     /// # Examples
     /// ```

@@ -29,7 +29,6 @@ impl Core {
         if !self.queues.is_free(queue_key(OpKind::Recv, peer, tag)) {
             return AtOnce::NotSo;
         }
-        let key = Key { channel: Channel::Message, id: tag };
-        self.wire.recv_at_once(peer, key, fingerprint, buffer).unwrap_or(AtOnce::NotSo)
+        self.wire.recv_at_once(peer, tag, fingerprint, buffer).unwrap_or(AtOnce::NotSo)
     }
 }

@@ -182,7 +182,7 @@ fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Reads as many bytes as there are in `bytes`. Each word is copied at once: a copy of a length that is not known takes as long as a few of them.
+/// Reads as many bytes as there are in `bytes`, word by word: a copy of a length that is not known takes as long as several words.
 #[inline]
 fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let (whole, rest) = bytes.as_chunks_mut();

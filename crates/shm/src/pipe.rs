@@ -268,7 +268,7 @@ impl End {
         self.write_long(pipe, room(), hand, parts, wake)
     }
 
-    /// As [`write`](Self::write), but writes all or nothing; returns which.
+    /// As [`write`](Self::write), but writes all or nothing; returns which. `None`: a part, since the other end takes back what it had read.
     #[inline]
     pub(crate) fn write_all(
         &mut self,
@@ -277,17 +277,20 @@ impl End {
         hand: &mut Hand,
         parts: &[IoSlice<'_>],
         wake: &impl Fn(),
-    ) -> bool {
+    ) -> Option<bool> {
         if self.write_letter(pipe, parts, wake).is_some() {
-            return true;
+            return Some(true);
         }
         let parts = Parts::new(parts);
         let len = parts.left;
         if self.left() < len {
             self.look(pipe);
         }
+        if self.left() < len {
+            return Some(false);
+        }
         // What no cell takes the ring does.
-        self.left() >= len && self.write_long(pipe, room(), hand, parts, wake) == len
+        (self.write_long(pipe, room(), hand, parts, wake) == len).then_some(true)
     }
 
     /// Writes `parts` into a letter, if they fit and one is free; returns how many bytes.
@@ -303,7 +306,7 @@ impl End {
         Some(len)
     }
 
-    /// As [`write`](Self::write), but for letters that enclose nothing.
+    /// As [`write`](Self::write), without what fits into a letter.
     fn write_long(
         &mut self,
         pipe: &Pipe,
@@ -387,7 +390,7 @@ impl End {
         self.left() == 0 && !(0..LOOKS).any(|_| self.letters_in.is_there(&pipe.letters))
     }
 
-    /// As [`read`](Self::read), but for letters that enclose nothing and are read at once.
+    /// As [`read`](Self::read), for all but a letter that is read whole.
     fn read_long(
         &mut self,
         pipe: &Pipe,

@@ -277,7 +277,7 @@ impl Team {
         self.show(signature, plan, (called, planned));
     }
 
-    /// A program makes the same few calls again and again: their signatures are written once.
+    /// A program makes the same few calls again and again: their signatures are written once, as far as they are agreed on.
     fn show(&mut self, signature: &Signature, plan: Plan<'_>, fingerprints: (u64, u64)) {
         let is_shown = |shown: &Shown| shown.fingerprints == fingerprints && shown.site == signature.site;
         match self.shown.iter().position(is_shown) {

@@ -451,7 +451,11 @@ impl Transport for ShmTransport {
         let (from, to) = (self.rank, peer);
         let Parts { link: Link { outgoing, hand, has_cells, lender, .. }, segment, waker } = self.link(peer);
         let room = || segment.room(from, to, *has_cells);
-        Ok(!lender.lends() && outgoing.write_all(segment.pipe(from, to), room, hand, bytes, &|| waker.wake()))
+        if lender.lends() {
+            return Ok(false);
+        }
+        let written = outgoing.write_all(segment.pipe(from, to), room, hand, bytes, &|| waker.wake());
+        written.ok_or_else(|| LinkFault::Nonsense("it has read less than it had before".into()))
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {

@@ -87,8 +87,8 @@ impl KnownSignatures {
         Ok(())
     }
 
-    /// The signature that was [mentioned](Self::mentioned) last.
-    pub(crate) fn of(&self, mention: Mention) -> &[u8] {
+    /// The signature at the place of a mention, until another comes that is to be kept there.
+    pub(crate) fn at(&self, mention: Mention) -> &[u8] {
         match mention {
             Mention::Nothing => &[],
             Mention::New(place) | Mention::Known(place) => {
@@ -125,13 +125,13 @@ mod tests {
             let is_new = matches!(mention, Mention::New(_));
             let came = if is_new { &signature[..] } else { &[] };
             assert_eq!(receiver.mentioned(mention, came), Ok(()));
-            assert_eq!(receiver.of(mention), signature);
+            assert_eq!(receiver.at(mention), signature);
             went.extend(is_new.then_some(call));
         }
         assert_eq!(went, [1, 2, 3, 4, 5, 1, 2], "4 places are filled in turn");
         assert_eq!(sender.mention(&[]), Mention::Nothing);
         assert_eq!(receiver.mentioned(Mention::Nothing, &[]), Ok(()));
-        assert!(receiver.of(Mention::Nothing).is_empty());
+        assert!(receiver.at(Mention::Nothing).is_empty());
     }
 
     #[test]

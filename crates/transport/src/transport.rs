@@ -64,7 +64,7 @@ pub trait Transport: Send + 'static {
     /// The link is broken for good.
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault>;
 
-    /// Takes all of `bytes` now, which need nothing that waits for the peer, or none of them; returns whether it took them.
+    /// Takes all of `bytes` now, so that none of them still waits for the peer, or none of them; returns whether it took them.
     ///
     /// Default: none, which is right where that is not known before.
     ///

@@ -104,11 +104,11 @@ impl Incoming {
 
     /// The encoded signature of the call of the frame, if it is the first frame. No other has come since.
     fn signature(&self) -> &[u8] {
-        self.frame.map_or(&[], |frame| self.known.of(frame.header.mention))
+        self.frame.map_or(&[], |frame| self.known.at(frame.header.mention))
     }
 
     /// The payload of the frame that comes next, if all of that is here and is a message of `len` bytes whose call is known, with this key and fingerprint. There is
-    /// one header that it can have, so that is not taken apart. With checksums it has others.
+    /// one header that it can have, so that is not taken apart. For frames without checksums.
     #[inline]
     fn take_expected(&mut self, key: Key, fingerprint: u64, len: usize) -> Option<&[u8]> {
         let frame = self.buffer.get(self.start..self.end)?.get(..HEADER_LEN + len)?;
@@ -155,7 +155,8 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Makes the head of a frame of `message` with this payload. How it mentions the signature is known once it [was sent](KnownSignatures::sent).
+    /// Makes the head of a frame of `message` with this payload. Returns how it mentions the signature, which the other end knows once the frame
+    /// [was sent](KnownSignatures::sent).
     #[inline]
     fn begin(&mut self, message: &Outbound<'_>, payload: &[u8], checked: bool) -> Mention {
         let mention = self.known.mention(message.signature);
@@ -220,12 +221,12 @@ pub struct Sent {
     pub complete: bool,
 }
 
-/// What came of an attempt to do all of something at once.
+/// What came of an attempt to receive a message at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtOnce {
-    /// It is done.
+    /// It was received.
     Done,
-    /// Nothing is here yet for which it could be done.
+    /// No whole head is here yet.
     NotYet,
     /// What is here wants another way.
     NotSo,
@@ -320,7 +321,7 @@ impl Wire {
                 out.known.sent(mention, message.signature);
                 out.head_sent = 0;
                 out.owner = Some(message.key);
-                self.count(message);
+                self.tally_begun(message);
             }
             Some(owner) if owner == message.key => {}
             Some(_) => return Ok(Sent { payload: 0, complete: false }),
@@ -353,7 +354,7 @@ impl Wire {
     /// The link is gone.
     pub fn send_at_once(&mut self, message: &Outbound<'_>, payload: &[u8]) -> Result<bool, WireFault> {
         let out = &mut self.outgoing[message.peer];
-        if out.owner.is_some() || payload.len() > CHECKED_LEN_MAX {
+        if out.owner.is_some() || payload.len() > self.frame_len.min(CHECKED_LEN_MAX) {
             return Ok(false);
         }
         let mention = out.begin(message, payload, self.checked);
@@ -364,30 +365,32 @@ impl Wire {
         }
         out.known.sent(mention, message.signature);
         self.tally.moved(out.head.len() + payload.len());
-        self.count(message);
+        self.tally_begun(message);
         Ok(true)
     }
 
-    /// A frame of this message was begun.
+    /// Counts a message of which a frame was begun, if that is its first.
     #[inline]
-    fn count(&self, message: &Outbound<'_>) {
+    fn tally_begun(&self, message: &Outbound<'_>) {
         // The first frame of a message, and only that, has a signature.
         if message.key.channel == Channel::Message && !message.signature.is_empty() {
             self.tally.message_begins(message.peer);
         }
     }
 
-    /// Receives a whole message of this fingerprint and of the length of `buffer` that came in one frame, if it is here and first on its link.
+    /// Receives a whole message with this tag and fingerprint, and of the length of `buffer`, that came in one frame, if it is here and first on its link. Of no other
+    /// message any payload is taken.
     ///
     /// # Errors
     /// As [`arrival`](Self::arrival).
     pub fn recv_at_once(
         &mut self,
         peer: usize,
-        key: Key,
+        tag: u64,
         fingerprint: u64,
         buffer: &mut [u8],
     ) -> Result<AtOnce, WireFault> {
+        let key = Key { channel: Channel::Message, id: tag };
         // What was set aside comes first. If a part of that is still on the link, the link has its frame.
         if !self.aside.is_empty() && self.aside.contains_key(&(peer, key)) {
             return Ok(AtOnce::NotSo);
@@ -397,7 +400,9 @@ impl Wire {
             return Ok(AtOnce::NotYet);
         }
         let link = &mut self.incoming[peer];
-        if let Some(payload) = link.take_expected(key, fingerprint, buffer.len()) {
+        if !self.checked
+            && let Some(payload) = link.take_expected(key, fingerprint, buffer.len())
+        {
             buffer.copy_from_slice(payload);
             self.tally.message_arrives(peer);
             return Ok(AtOnce::Done);

@@ -21,8 +21,8 @@ impl ScheduledBackend {
         Ok(is_sent)
     }
 
-    /// Receives a short message that is here, or comes while there is nothing to be gained from doing anything but look for it. If not, the message may have begun: with
-    /// this number in the log.
+    /// Receives a short message that is here, or comes while there is nothing to be gained from doing anything but look for it. If it does not, returns
+    /// the number that it has in the log, if it has one already.
     pub(super) fn recv_at_once(
         &self,
         from: &Address,

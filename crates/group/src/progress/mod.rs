@@ -161,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Asks the core until it has done or refused something, as long as a thread that waits stays awake and reads no clock, and no other thread wants the core.
+    /// Asks the core until it has done or refused something, as long as a thread that waits stays awake, and no other thread wants the core.
     /// Whether it is done.
     pub(crate) fn poll_awake(&self, mut poll: impl FnMut(&mut Core) -> AtOnce) -> bool {
         let mut core = self.lock();

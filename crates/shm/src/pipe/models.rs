@@ -95,10 +95,12 @@ fn letters_keep_their_place(count: u64, preemptions: Option<usize>) {
             let mut heard = door.value();
             let got = loop {
                 let mut letter = [0];
-                if end.letters_in.read(&shared.pipe.letters, 0, &mut letter, |_, _, _| {}).is_some() {
+                // In the order of `End::read`.
+                let is_empty = end.is_empty(&shared.pipe);
+                if !is_empty && end.letters_in.read_whole(&shared.pipe.letters, &mut letter).is_some() {
                     break u64::from(letter[0]);
                 }
-                if !end.next(&shared.pipe, 1).is_empty() {
+                if !is_empty && !end.next(&shared.pipe, 1).is_empty() {
                     // SAFETY: loom checks what is claimed here.
                     let got = shared.ring[0].with(|cell| unsafe { *cell });
                     end.moved += 1;

@@ -6,7 +6,7 @@ use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX};
 use crate::known_signatures::Mention;
 use crate::transport::{LinkFault, Transport};
 use crate::wait::Wait;
-use crate::wire::{Arrival, Outbound, Wire, WireFault};
+use crate::wire::{Arrival, AtOnce, Outbound, Wire, WireFault};
 use arbitrary::{Result, Unstructured};
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read};
@@ -99,6 +99,8 @@ struct Peer {
     unread: Vec<Sent>,
     /// Operation, ordinal and missing bytes of the collective's message that its latest frame left unfinished.
     unfinished: Option<(u64, u32, u64)>,
+    /// It has sent a signature, which is known since.
+    has_said: bool,
     /// It sent bytes of which nothing is known, or its link failed: nothing it says is foretold any more.
     wild: bool,
     /// The message that is being sent to it, and how much of that was taken.
@@ -154,6 +156,7 @@ impl World {
             3 => self.send(peer, key(input)?, input.arbitrary::<u16>()?),
             4 if what & 0x70 == 0 => lock(&self.pipes).closed[peer] = true,
             4 => lock(&self.pipes).grain = 1 + usize::from(input.arbitrary::<u8>()?),
+            5 => self.receive_at_once(peer, key(input)?.id),
             _ => self.receive(peer, key(input)?, usize::from(input.arbitrary::<u16>()?)),
         }
         Ok(())
@@ -168,6 +171,8 @@ impl World {
         input: &mut Unstructured<'_>,
     ) -> Result<()> {
         let (mut key, len, more): (_, u16, u8) = (key(input)?, input.arbitrary()?, input.arbitrary()?);
+        // Messages are often whole, as they are when they are received at once.
+        let more = if key.channel == Channel::Message && more.is_multiple_of(4) { 0 } else { more };
         let mut ordinal = more.into();
         let collective = key.channel == Channel::Collective;
         let unfinished = self.peers[peer].unfinished.filter(|_| collective);
@@ -184,8 +189,13 @@ impl World {
             message_len: u64::from(frame_len) + u64::from(if frame_len > 0 { more } else { 0 }),
             fingerprint: len.into(),
             signature_len: signature.len() as u16,
-            mention: if signature.is_empty() { Mention::Nothing } else { Mention::New(0) },
+            mention: match self.peers[peer].has_said {
+                _ if !signature.is_empty() => Mention::New(0),
+                true if more == 0 => Mention::Known(0),
+                _ => Mention::Nothing,
+            },
         };
+        self.peers[peer].has_said |= !signature.is_empty();
         assert_eq!(Header::decode(&header.encode()), Ok(header), "a header is not what it was");
         let start = self.peers[peer].unread.len() as u8;
         let payload: Vec<u8> = (0..frame_len).map(|i| (i as u8).wrapping_mul(7) ^ start ^ more).collect();
@@ -225,6 +235,27 @@ impl World {
                     "{key:?} has come, but is not seen"
                 );
             }
+            Err(fault) => self.fault(peer, key, place, &fault),
+        }
+    }
+
+    /// Receives the next message with this tag, if it is here, as somebody does who knows how long it is.
+    fn receive_at_once(&mut self, peer: usize, tag: u64) {
+        let key = Key { channel: Channel::Message, id: tag };
+        let known = &self.peers[peer];
+        let place = known.unread.iter().position(|sent| sent.header.key == key);
+        let next = place.map(|place| &known.unread[place]);
+        let (fingerprint, len) = next.map_or((0, 0), |sent| (sent.header.fingerprint, sent.payload.len()));
+        let mut buffer = vec![0; len];
+        match self.wire.recv_at_once(peer, tag, fingerprint, &mut buffer) {
+            Ok(AtOnce::Done) if self.peers[peer].wild => {}
+            Ok(AtOnce::Done) => {
+                let sent =
+                    self.peers[peer].unread.remove(place.expect("a message has come that nobody sent"));
+                assert!(!sent.changed && sent.read == 0, "what changed or was read is taken");
+                assert_eq!((sent.header.message_len, sent.payload), (len as u64, buffer));
+            }
+            Ok(AtOnce::NotYet | AtOnce::NotSo) => {}
             Err(fault) => self.fault(peer, key, place, &fault),
         }
     }
