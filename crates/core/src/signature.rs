@@ -74,10 +74,7 @@ impl fmt::Display for OpKind {
 
 /// The line of the user's program that called an operation.
 #[derive(Debug, Clone, Eq, Hash, Serialize, Deserialize)]
-#[expect(
-    clippy::derived_hash_with_manual_eq,
-    reason = "it compares what would be compared otherwise, only sooner"
-)]
+#[expect(clippy::derived_hash_with_manual_eq, reason = "the comparison is that of the fields, only sooner")]
 pub struct CallSite {
     /// Source file, as the compiler saw it. Borrowed for calls made here, owned for those of other ranks.
     #[serde(deserialize_with = "file")]
@@ -112,7 +109,7 @@ impl CallSite {
 impl PartialEq for CallSite {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        // Asked for each message, and mostly of the same string: then nothing is compared but where it lies.
+        // A loop compares the site of each message with itself: the same string at the same address needs no look at its bytes.
         self.line == other.line && (std::ptr::eq(&*self.file, &*other.file) || self.file == other.file)
     }
 }

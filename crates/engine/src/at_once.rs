@@ -27,8 +27,8 @@ impl Core {
     /// Receives the message that has this fingerprint [on the wire](crate::message::ON_THE_WIRE), if no call is before this one and all of it is here.
     pub fn recv_at_once(&mut self, fingerprint: u64, peer: usize, tag: u64, buffer: &mut [u8]) -> AtOnce {
         if !self.queues.is_free(queue_key(OpKind::Recv, peer, tag)) {
-            return AtOnce::NotSo;
+            return AtOnce::Impossible;
         }
-        self.wire.recv_at_once(peer, tag, fingerprint, buffer).unwrap_or(AtOnce::NotSo)
+        self.wire.recv_at_once(peer, tag, fingerprint, buffer).unwrap_or(AtOnce::Impossible)
     }
 }

@@ -83,7 +83,8 @@ fn waits(kind: &str, backend: &str, late: f64, limit: Option<f64>) -> (BTreeSet<
     (who, text)
 }
 
-/// All who wait for the late rank name it and no other. A job is seven seconds late of ten, so the tests here, which hardly compute, run side by side.
+/// All who wait for the late rank name it and no other. It sleeps seven of the ten seconds that an operation may take. The tests hardly compute, so they run side
+/// by side.
 fn all_name_the_late_rank(kind: &str, backends: &[&str]) {
     for backend in backends {
         let (who, text) = waits(kind, backend, 7.0, Some(10.0));

@@ -217,6 +217,15 @@ impl End {
         self.left() > 0 || self.direction == Direction::Recv && self.letters_in.is_there(&pipe.letters)
     }
 
+    /// Whether there is room for so many bytes, whatever way they go: a letter is written only while the ring is empty, and what no cell takes the ring does.
+    #[inline]
+    pub(crate) fn takes(&mut self, pipe: &Pipe, len: usize) -> bool {
+        if self.left() < len {
+            self.look(pipe);
+        }
+        self.left() >= len
+    }
+
     /// Whether the reader is known to have read all that was written to the ring.
     fn is_drained(&mut self, pipe: &Pipe) -> bool {
         if self.left() < self.capacity {
@@ -266,31 +275,6 @@ impl End {
         }
         let parts = Parts::new(parts);
         self.write_long(pipe, room(), hand, parts, wake)
-    }
-
-    /// As [`write`](Self::write), but writes all or nothing; returns which. `None`: a part, since the other end takes back what it had read.
-    #[inline]
-    pub(crate) fn write_all(
-        &mut self,
-        pipe: &Pipe,
-        room: impl FnOnce() -> Room,
-        hand: &mut Hand,
-        parts: &[IoSlice<'_>],
-        wake: &impl Fn(),
-    ) -> Option<bool> {
-        if self.write_letter(pipe, parts, wake).is_some() {
-            return Some(true);
-        }
-        let parts = Parts::new(parts);
-        let len = parts.left;
-        if self.left() < len {
-            self.look(pipe);
-        }
-        if self.left() < len {
-            return Some(false);
-        }
-        // What no cell takes the ring does.
-        (self.write_long(pipe, room(), hand, parts, wake) == len).then_some(true)
     }
 
     /// Writes `parts` into a letter, if they fit and one is free; returns how many bytes.

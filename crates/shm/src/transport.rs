@@ -296,6 +296,7 @@ impl ShmTransport {
         Parts { link, segment, waker: &wakers[peer] }
     }
 
+    #[inline]
     fn write(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> usize {
         let (from, to) = (self.rank, peer);
         let Parts { link: Link { outgoing, hand, has_cells, .. }, segment, waker } = self.link(peer);
@@ -448,14 +449,15 @@ impl Transport for ShmTransport {
         if self.is_closed(peer) {
             return Err(LinkFault::Closed);
         }
-        let (from, to) = (self.rank, peer);
-        let Parts { link: Link { outgoing, hand, has_cells, lender, .. }, segment, waker } = self.link(peer);
-        let room = || segment.room(from, to, *has_cells);
-        if lender.lends() {
+        let (rank, len) = (self.rank, bytes.iter().map(|part| part.len()).sum());
+        let Parts { link, segment, .. } = self.link(peer);
+        if link.lender.lends() || !link.outgoing.takes(segment.pipe(rank, peer), len) {
             return Ok(false);
         }
-        let written = outgoing.write_all(segment.pipe(from, to), room, hand, bytes, &|| waker.wake());
-        written.ok_or_else(|| LinkFault::Nonsense("it has read less than it had before".into()))
+        match self.write(peer, bytes) {
+            n if n == len => Ok(true),
+            _ => Err(LinkFault::Nonsense("it has read less than it had before".into())),
+        }
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {

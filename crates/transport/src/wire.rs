@@ -212,8 +212,8 @@ pub enum AtOnce {
     Done,
     /// No whole head is here yet.
     NotYet,
-    /// What is here wants another way.
-    NotSo,
+    /// What is here can't be received at once, or not for this call.
+    Impossible,
 }
 
 /// All links of one rank in one group, with their framing.

@@ -229,14 +229,14 @@ fn a_short_message_is_sent_and_received_at_once() {
         assert_eq!(b.recv_at_once(0, 1, 42, &mut three), Ok(AtOnce::NotYet), "nothing is here");
         assert_eq!(a.send_at_once(&to_one(tag(1), b"abc"), b"abc"), Ok(true));
         assert_eq!(a.send_at_once(&to_one(tag(2), b""), b""), Ok(true));
-        assert_eq!(b.recv_at_once(0, 1, 41, &mut three), Ok(AtOnce::NotSo), "another fingerprint");
-        assert_eq!(b.recv_at_once(0, 1, 42, &mut [0; 2]), Ok(AtOnce::NotSo), "another length");
+        assert_eq!(b.recv_at_once(0, 1, 41, &mut three), Ok(AtOnce::Impossible), "another fingerprint");
+        assert_eq!(b.recv_at_once(0, 1, 42, &mut [0; 2]), Ok(AtOnce::Impossible), "another length");
         assert_eq!((b.recv_at_once(0, 1, 42, &mut three), &three), (Ok(AtOnce::Done), b"abc"));
         assert_eq!(b.recv_at_once(0, 2, 42, &mut []), Ok(AtOnce::Done));
         // What was set aside is left to who takes it in pieces.
         send(&mut a, tag(1), &[], b"abc");
         assert_eq!(b.arrival(0, tag(2)), Ok(None));
-        assert_eq!(b.recv_at_once(0, 1, 42, &mut three), Ok(AtOnce::NotSo));
+        assert_eq!(b.recv_at_once(0, 1, 42, &mut three), Ok(AtOnce::Impossible));
         assert_eq!(a.send_at_once(&to_one(tag(2), b"def"), b"def"), Ok(true));
         assert_eq!((b.recv_at_once(0, 2, 42, &mut three), &three), (Ok(AtOnce::Done), b"def"));
         assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));
@@ -426,7 +426,7 @@ fn a_message_is_received_at_once_again_and_again() {
         assert_eq!(b.tally().arrived(0), 6);
         assert_eq!(a.send_at_once(&of(b"abc", 41), b"abc"), Ok(true));
         for (id, fingerprint, len) in [(1, 42, 3), (2, 41, 3), (1, 41, 2), (1, 41, 4)] {
-            assert_eq!(b.recv_at_once(0, id, fingerprint, &mut vec![0; len]), Ok(AtOnce::NotSo));
+            assert_eq!(b.recv_at_once(0, id, fingerprint, &mut vec![0; len]), Ok(AtOnce::Impossible));
         }
         assert_eq!(b.signature(0, tag(1)).as_deref(), Some(&signature()));
         assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"abc"[..]));

@@ -169,7 +169,7 @@ impl Engine {
         for _ in 0..polls {
             match poll(&mut core) {
                 AtOnce::Done => return true,
-                AtOnce::NotSo => return false,
+                AtOnce::Impossible => return false,
                 AtOnce::NotYet => {}
             }
             if self.contenders.load(Ordering::Relaxed) > 0 || self.health.latch.cause().is_some() {

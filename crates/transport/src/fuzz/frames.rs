@@ -255,7 +255,7 @@ impl World {
                 assert!(!sent.changed && sent.read == 0, "what changed or was read is taken");
                 assert_eq!((sent.header.message_len, sent.payload), (len as u64, buffer));
             }
-            Ok(AtOnce::NotYet | AtOnce::NotSo) => {}
+            Ok(AtOnce::NotYet | AtOnce::Impossible) => {}
             Err(fault) => self.fault(peer, key, place, &fault),
         }
     }

@@ -63,7 +63,7 @@ impl Wire {
         let key = Key { channel: Channel::Message, id: tag };
         // What was set aside comes first. If a part of that is still on the link, the link has its frame.
         if !self.aside.is_empty() && self.aside.contains_key(&(peer, key)) {
-            return Ok(AtOnce::NotSo);
+            return Ok(AtOnce::Impossible);
         }
         let link = &self.incoming[peer];
         if link.frame.is_none() && link.start == link.end && !self.refill(peer)? {
@@ -86,7 +86,7 @@ impl Wire {
             header.key == key && header.fingerprint == fingerprint && is_whole
         });
         let here = &link.buffer[link.start..link.end];
-        let Some(payload) = here.get(..len).filter(|_| is_this) else { return Ok(AtOnce::NotSo) };
+        let Some(payload) = here.get(..len).filter(|_| is_this) else { return Ok(AtOnce::Impossible) };
         buffer.copy_from_slice(payload);
         link.start += len;
         link.frame = None;
