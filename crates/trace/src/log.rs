@@ -1,7 +1,7 @@
 //! The latest calls of a group on one rank.
 //!
 //! Every call passes here, also those that take 200 ns: to begin one costs a lock that nobody else wants and a copy into a
-//! ring, to end a collective a store. Messages run side by side and may end much later, and look who has their place by then.
+//! ring, to end one a store. Messages run side by side and may end much later, so they end only if nobody has taken their place.
 
 use phalanx_core::{DType, Envelope, Signature};
 use std::collections::VecDeque;
@@ -17,8 +17,8 @@ pub fn is_precise(signature: &Signature) -> bool {
     signature.count.saturating_mul(signature.dtype.map_or(0, DType::size) as u64) >= PRECISE_BYTES_MIN
 }
 
-/// A call is running.
-const RUNNING: u64 = 0;
+/// The call of the number that is in the other bits is running. No time has this bit.
+const RUNNING: u64 = 1 << 63;
 /// A call ended, too soon for the clock to tell.
 const AT_ONCE: u64 = 1;
 /// A call ended in an error that left its group alive.
@@ -38,8 +38,8 @@ pub struct Log {
 #[derive(Debug, Default)]
 struct Begun {
     calls: Calls,
-    /// Messages that have begun and not ended.
-    unfinished: usize,
+    /// Messages that have not ended, and whose place another call has taken.
+    forgotten: usize,
     /// Collectives that wait for their turn, since when.
     scheduled: VecDeque<(Signature, u64)>,
 }
@@ -65,10 +65,6 @@ impl Calls {
             0 => self.calls.last(),
             after => self.calls.get(after - 1),
         }
-    }
-
-    fn first(&self) -> Option<&Call> {
-        self.calls.get(self.oldest)
     }
 
     /// Oldest first.
@@ -137,7 +133,7 @@ impl Log {
 
     /// A collective begins. Once for each number, however many parts the call has.
     pub fn begin(&self, number: u64, signature: &Signature, now: impl FnOnce(&Signature) -> u64) {
-        let mut begun = self.lock();
+        let begun = &mut *self.lock();
         if begun.calls.last().is_some_and(|last| last.number == number) {
             return;
         }
@@ -145,7 +141,7 @@ impl Log {
         let called = begun
             .scheduled
             .pop_front_if(|(first, _)| first.calls_as(signature) && first.site == signature.site);
-        self.push(&mut begun.calls, number, signature, None, called.map(|(_, at)| at), now(signature));
+        self.push(begun, number, signature, None, called.map(|(_, at)| at), now(signature));
     }
 
     /// A message begins; it gets a number.
@@ -156,9 +152,8 @@ impl Log {
         now: impl FnOnce(&Signature) -> u64,
     ) -> u64 {
         let begun = &mut *self.lock();
-        begun.unfinished += 1;
         let number = begun.calls.last_number() + 1;
-        self.push(&mut begun.calls, number, signature, Some(with), None, now(signature));
+        self.push(begun, number, signature, Some(with), None, now(signature));
         number
     }
 
@@ -171,7 +166,7 @@ impl Log {
     ) {
         let begun = &mut *self.lock();
         let number = begun.calls.last_number() + 1;
-        self.push(&mut begun.calls, number, signature, Some(with), None, now(signature));
+        self.push(begun, number, signature, Some(with), None, now(signature));
         self.end_of(number).store(AT_ONCE, Ordering::Relaxed);
     }
 
@@ -185,16 +180,23 @@ impl Log {
     #[inline]
     fn push(
         &self,
-        Calls { calls, oldest }: &mut Calls,
+        begun: &mut Begun,
         number: u64,
         signature: &Signature,
         with: Option<Envelope>,
         called: Option<u64>,
-        begun: u64,
+        now: u64,
     ) {
-        self.end_of(number).store(RUNNING, Ordering::Relaxed);
+        let end = self.end_of(number);
+        let is_of_message = with.is_some();
+        if is_of_message && end.load(Ordering::Relaxed) >= RUNNING {
+            begun.forgotten += usize::from(end.swap(RUNNING | number, Ordering::Relaxed) >= RUNNING);
+        } else {
+            end.store(RUNNING | number, Ordering::Relaxed);
+        }
         let call =
-            Call { number, signature: signature.clone(), with, called: called.unwrap_or(begun), begun };
+            Call { number, signature: signature.clone(), with, called: called.unwrap_or(now), begun: now };
+        let Calls { calls, oldest } = &mut begun.calls;
         if calls.len() < self.ends.len() {
             return calls.push(call);
         }
@@ -237,11 +239,11 @@ impl Log {
 
     #[inline]
     fn message_ends(&self, number: u64, end: u64) {
-        // So many may have begun since that another has its place.
-        let mut begun = self.lock();
-        begun.unfinished = begun.unfinished.saturating_sub(1);
-        if begun.calls.first().is_some_and(|oldest| oldest.number <= number) {
-            self.end_of(number).store(end, Ordering::Relaxed);
+        let place = self.end_of(number);
+        if place.compare_exchange(RUNNING | number, end, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            // So many have begun since that another has its place.
+            let forgotten = &mut self.lock().forgotten;
+            *forgotten = forgotten.saturating_sub(1);
         }
     }
 
@@ -250,7 +252,7 @@ impl Log {
         let begun = self.lock();
         let open = begun.calls.iter().filter(|call| self.is_running(call.number)).cloned();
         let open: Vec<_> = open.collect();
-        (open.len() == begun.unfinished).then_some(open)
+        (begun.forgotten == 0).then_some(open)
     }
 
     /// The collective that has begun and not ended, and the number of the last that was called.
@@ -261,7 +263,7 @@ impl Log {
     }
 
     fn is_running(&self, number: u64) -> bool {
-        self.end_of(number).load(Ordering::Relaxed) == RUNNING
+        self.end_of(number).load(Ordering::Relaxed) == RUNNING | number
     }
 
     /// What was called with this number, if that was lately.
@@ -290,7 +292,7 @@ impl Log {
                 call.begun = call.begun.max(last);
             }
             let end = match self.end_of(call.number).load(Ordering::Relaxed) {
-                RUNNING => End::NotYet,
+                RUNNING.. => End::NotYet,
                 IN_VAIN => End::InVain,
                 AT_ONCE => End::At(call.begun),
                 at => End::At(at.max(call.begun)),
@@ -421,5 +423,23 @@ mod tests {
         log.end_message(1, &signature(3), true, now);
         log.end_message(2, &signature(3), false, now);
         assert!(log.calls().iter().all(|(_, end)| *end == End::NotYet), "{:?}", log.calls());
+    }
+
+    #[test]
+    fn which_messages_are_open_is_known_again_when_the_forgotten_ones_have_ended() {
+        let log = Log::new(2);
+        let open = || log.open_messages().map(|open| open.iter().map(|call| call.number).collect::<Vec<_>>());
+        assert_eq!(open(), Some(vec![]));
+        let numbers = [1, 2, 3, 4].map(|tag| log.begin_message(&signature(3), with(1, tag), now));
+        assert_eq!(open(), None);
+        log.end_message_at_once(numbers[0]);
+        log.end_message_at_once(numbers[3]);
+        assert_eq!(open(), None, "the second is under way");
+        log.end_message(numbers[1], &signature(3), true, now);
+        assert_eq!(open(), Some(vec![3]));
+        log.message_at_once(&signature(3), with(1, 5), now);
+        assert_eq!(open(), None, "it has the place of the third");
+        log.end_message_at_once(numbers[2]);
+        assert_eq!(open(), Some(vec![]));
     }
 }
