@@ -31,7 +31,7 @@ const IN_VAIN: u64 = 2;
 #[derive(Debug)]
 pub struct Log {
     begun: Mutex<Begun>,
-    /// When each ended, at its number modulo their length. Apart from the calls: the end of a collective takes no lock.
+    /// When each ended, at its number modulo their length. Apart from the calls: an end takes no lock.
     ends: Box<[AtomicU64]>,
 }
 
@@ -188,11 +188,11 @@ impl Log {
         now: u64,
     ) {
         let end = self.end_of(number);
-        let is_of_message = with.is_some();
-        if is_of_message && end.load(Ordering::Relaxed) >= RUNNING {
-            begun.forgotten += usize::from(end.swap(RUNNING | number, Ordering::Relaxed) >= RUNNING);
-        } else {
+        if end.load(Ordering::Relaxed) < RUNNING {
             end.store(RUNNING | number, Ordering::Relaxed);
+        } else if end.swap(RUNNING | number, Ordering::Relaxed) >= RUNNING {
+            // It has not ended since that look either.
+            begun.forgotten += 1;
         }
         let call =
             Call { number, signature: signature.clone(), with, called: called.unwrap_or(now), begun: now };
@@ -240,7 +240,7 @@ impl Log {
     #[inline]
     fn message_ends(&self, number: u64, end: u64) {
         let place = self.end_of(number);
-        if place.compare_exchange(RUNNING | number, end, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if place.compare_exchange(RUNNING | number, end, Ordering::Release, Ordering::Relaxed).is_err() {
             // So many have begun since that another has its place.
             let forgotten = &mut self.lock().forgotten;
             *forgotten = forgotten.saturating_sub(1);
@@ -250,9 +250,8 @@ impl Log {
     /// The messages that have begun and not ended; `None` if so many came after one of them that it is forgotten.
     pub fn open_messages(&self) -> Option<Vec<Call>> {
         let begun = self.lock();
-        let open = begun.calls.iter().filter(|call| self.is_running(call.number)).cloned();
-        let open: Vec<_> = open.collect();
-        (begun.forgotten == 0).then_some(open)
+        let open = begun.calls.iter().filter(|call| self.is_running(call.number));
+        (begun.forgotten == 0).then(|| open.cloned().collect())
     }
 
     /// The collective that has begun and not ended, and the number of the last that was called.
@@ -263,7 +262,8 @@ impl Log {
     }
 
     fn is_running(&self, number: u64) -> bool {
-        self.end_of(number).load(Ordering::Relaxed) == RUNNING | number
+        // With what its thread did before the end, as if both had taken the lock.
+        self.end_of(number).load(Ordering::Acquire) == RUNNING | number
     }
 
     /// What was called with this number, if that was lately.
@@ -441,5 +441,18 @@ mod tests {
         assert_eq!(open(), None, "it has the place of the third");
         log.end_message_at_once(numbers[2]);
         assert_eq!(open(), Some(vec![]));
+    }
+
+    #[test]
+    fn threads_whose_messages_take_each_others_places_leave_none_open() {
+        let (log, signature) = (Log::new(2), signature(3));
+        let work = || {
+            for tag in 0..20_000 {
+                let number = log.begin_message(&signature, with(1, tag), now);
+                log.end_message_at_once(number);
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+        assert_eq!(log.open_messages(), Some(vec![]));
     }
 }
