@@ -28,9 +28,9 @@ pub unsafe fn copy_claimed(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Asks for the lines of so many bytes with the right to write them.
+/// Asks for the lines of so many bytes with the right to write them, where the processor can be asked for that: a hint, which changes no byte.
 #[inline]
-fn claim(from: *const u8, len: usize) {
+pub fn claim(from: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in (0..len).step_by(64) {
         let line = from.wrapping_add(line);

@@ -74,7 +74,7 @@ mod quotient;
 mod reference;
 mod unrounded_half_sum;
 
-pub use claimed_copy::copy_claimed;
+pub use claimed_copy::{claim, copy_claimed};
 pub use convert::Conversion;
 pub use copy::{copy, copy_past_caches, copy_slice};
 pub use factor::Factor;

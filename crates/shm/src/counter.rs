@@ -83,7 +83,11 @@ mod tests {
         /// Reserves, fills and posts a slot; `peer` is who reads it.
         fn post(&self, peer: &Self, piece: u64) {
             wait(&peer.done, needed(piece, SLOTS as u64));
-            let slot = &self.slots[piece as usize % SLOTS];
+            self.fill(piece % SLOTS as u64, piece);
+        }
+
+        fn fill(&self, slot: u64, piece: u64) {
+            let slot = &self.slots[slot as usize];
             // SAFETY: loom checks what is claimed here.
             slot.staging.with_mut(|staging| unsafe { *staging = piece + 100 });
             slot.word.store(piece + 200, Ordering::Relaxed);
@@ -92,12 +96,17 @@ mod tests {
 
         /// Waits for what `peer` posts, reads it, and is done with it.
         fn read(&self, peer: &Self, piece: u64) {
-            let slot = &peer.slots[piece as usize % SLOTS];
+            peer.take(piece % SLOTS as u64, piece);
+            self.done.publish(piece);
+        }
+
+        /// Waits for what this rank posts, and reads it.
+        fn take(&self, slot: u64, piece: u64) {
+            let slot = &self.slots[slot as usize];
             wait(&slot.posted, piece + 1);
             assert_eq!(slot.word.load(Ordering::Relaxed), piece + 200);
             // SAFETY: loom checks what is claimed here.
             assert_eq!(slot.staging.with(|staging| unsafe { *staging }), piece + 100);
-            self.done.publish(piece);
         }
     }
 
@@ -134,6 +143,36 @@ mod tests {
     #[test]
     fn no_slot_is_filled_again_before_it_was_read() {
         check(Rank::post, Rank::read);
+    }
+
+    /// Each rank posts and reads every piece, each an operation of its own, and nobody looks at `done`: who has posted a piece has read those before it.
+    fn check_posts(slots: u64) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let ranks = Arc::new([Rank::new(), Rank::new()]);
+            let work = move |own: &Rank, peer: &Rank| {
+                for piece in 0..PIECES {
+                    own.fill(piece % slots, piece);
+                    peer.take(piece % slots, piece);
+                }
+            };
+            let other = ranks.clone();
+            let other = thread::spawn(move || work(&other[1], &other[0]));
+            work(&ranks[0], &ranks[1]);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_is_posted_says_that_its_rank_is_done_with_the_piece_before() {
+        check_posts(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "Concurrent")]
+    fn it_does_not_say_that_its_rank_is_done_with_that_piece() {
+        check_posts(1);
     }
 
     /// A rank whose only cell changes hands: in odd pieces the other writes it.

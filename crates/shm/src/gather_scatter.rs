@@ -10,6 +10,9 @@ use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, OpKind};
 use std::ops::Range;
 
+/// The most bytes whose lines a rank claims before it knows whether it will stage anything there.
+const CLAIMED_AHEAD_MAX: usize = 8 << 10;
+
 /// A pattern of giving and taking. Ranges are in bytes; they are known where they are named and need not be elsewhere.
 #[derive(Clone, Copy)]
 pub struct Transfer<'a> {
@@ -238,6 +241,9 @@ impl Team {
             let piece = first + step as u64;
             if step < steps && gives && !shows_memory {
                 shows_memory = self.give(offer, path, step, piece, call)?;
+                if steps == 1 && !pull.both_ways() {
+                    self.claim_next(pull, piece);
+                }
             }
             let Some(step) = step.checked_sub(1) else { continue };
             let piece = first + step as u64;
@@ -258,6 +264,13 @@ impl Team {
             self.all_done(first + steps as u64 - 1, call)?;
         }
         Ok(())
+    }
+
+    /// Asks for the lines in which this rank will stage as much after `piece`: its readers have them, and will not write there.
+    fn claim_next(&self, pull: Transfer<'_>, piece: u64) {
+        if pull.largest <= CLAIMED_AHEAD_MAX && (pull.same || self.world_size == 2) {
+            self.given(self.rank, piece + 1).part(0..pull.largest).claim();
+        }
     }
 
     /// Pulls parts that fit into the line of the flag.

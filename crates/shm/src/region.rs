@@ -13,6 +13,7 @@ use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::waker::Waker;
 use phalanx_core::Result;
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 
 /// How many pieces of work a rank may be ahead of the slowest, where ranks have a core each: so many that a slot has left the reader's
@@ -198,6 +199,12 @@ pub(crate) type Words = [u64; 3];
 impl Slot {
     pub(crate) fn words(&self) -> Words {
         std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed))
+    }
+
+    /// Asks for its lines, which this rank will write next.
+    #[inline]
+    pub(crate) fn claim(&self) {
+        phalanx_kernels::claim(std::ptr::from_ref(self).cast(), offset_of!(Self, seq));
     }
 
     /// The bytes of the words.

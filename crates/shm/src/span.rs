@@ -155,6 +155,12 @@ impl Span {
         }
     }
 
+    /// Asks for its lines with the right to write them, which this core will do.
+    #[inline]
+    pub(crate) fn claim(self) {
+        phalanx_kernels::claim(self.start, self.len);
+    }
+
     /// Makes this core the owner of the lines that begin in it, by writing a byte of each: what was in them is lost.
     pub(crate) fn own_lines(self) {
         let first = self.start.addr().next_multiple_of(64) - self.start.addr();

@@ -62,6 +62,10 @@ pub struct Team {
     pub(crate) staged_until: u64,
     /// Pieces below this may be posted: all are done with what was in their slots.
     granted: u64,
+    /// With how many pieces each other rank is known to be done. Its posts say so too, and they are read anyway.
+    heard: Vec<u64>,
+    /// The first piece of the running operation.
+    first: u64,
     /// The running operation.
     seq: u64,
     /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
@@ -124,6 +128,8 @@ impl Team {
             given_until: 0,
             staged_until: 0,
             granted: 0,
+            heard: vec![0; world_size],
+            first: 0,
             seq: 0,
             fingerprint: 0,
             shown: Vec::new(),
@@ -250,6 +256,7 @@ impl Team {
         operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         self.seq = call.seq;
+        self.first = self.piece;
         self.unwatched = 0;
         self.told = false;
         let called = call.signature.fingerprint();
@@ -260,6 +267,10 @@ impl Team {
         let result = operation(running.team, call);
         running.team.tell(call);
         running.succeeded = result.is_ok();
+        debug_assert!(
+            result.is_err() || running.team.is_done(),
+            "an operation that ended well is done with its pieces"
+        );
         result
     }
 
@@ -353,8 +364,11 @@ impl Team {
         }
         let mut least = self.piece;
         for peer in self.peers() {
-            self.wait(peer, needed, call, |team, peer| &team.region.control(peer).done.0)?;
-            least = least.min(self.region.control(peer).done.0.value());
+            if self.heard[peer] < needed {
+                self.wait(peer, needed, call, |team, peer| &team.region.control(peer).done.0)?;
+                self.heard[peer] = self.region.control(peer).done.0.value();
+            }
+            least = least.min(self.heard[peer]);
         }
         self.granted = least;
         Ok(())
@@ -371,6 +385,8 @@ impl Team {
         slot.signature.store(self.shown_index as u32, Ordering::Relaxed);
         slot.posted.publish(piece);
         self.unheard = true;
+        // Others have read the next slot's lines, which must be taken from them: while this rank waits, and not when it has something to post.
+        self.region.slot(self.rank, piece + 1).claim();
     }
 
     /// Waits for what `peer` posts for `piece`.
@@ -389,6 +405,8 @@ impl Team {
         let posted = piece + 1;
         self.tell(call);
         self.wait_with(peer, posted, data, call, |team, peer| &team.region.slot(peer, piece).posted)?;
+        // Whoever takes part in this operation is done with the pieces of those before it.
+        self.heard[peer] = self.heard[peer].max(self.first);
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
             return Err(self.mismatch(peer, slot));
@@ -419,10 +437,16 @@ impl Team {
         self.unheard = true;
     }
 
+    /// Whether this rank is done with all pieces that have a number.
+    fn is_done(&self) -> bool {
+        self.region.control(self.rank).done.0.has_reached(self.piece)
+    }
+
     /// Waits until all others are done with `piece`.
     pub(crate) fn all_done(&mut self, piece: u64, call: &mut Call<'_>) -> Result<(), Fault> {
         for peer in self.peers() {
             self.wait(peer, piece + 1, call, |team, peer| &team.region.control(peer).done.0)?;
+            self.heard[peer] = piece + 1;
         }
         self.granted = piece + 1;
         Ok(())
