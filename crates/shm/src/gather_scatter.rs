@@ -241,7 +241,7 @@ impl Team {
             let piece = first + step as u64;
             if step < steps && gives && !shows_memory {
                 shows_memory = self.give(offer, path, step, piece, call)?;
-                if steps == 1 && !pull.both_ways() {
+                if steps == 1 && !shows_memory && !pull.both_ways() {
                     self.claim_next(pull, piece);
                 }
             }
@@ -266,7 +266,7 @@ impl Team {
         Ok(())
     }
 
-    /// Asks for the lines in which this rank will stage as much after `piece`: its readers have them, and will not write there.
+    /// Asks for the lines in which this rank would stage as much after `piece`, which its readers have.
     fn claim_next(&self, pull: Transfer<'_>, piece: u64) {
         if pull.largest <= CLAIMED_AHEAD_MAX && (pull.same || self.world_size == 2) {
             self.given(self.rank, piece + 1).part(0..pull.largest).claim();

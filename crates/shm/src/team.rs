@@ -266,11 +266,11 @@ impl Team {
         let mut running = Running { team: self, succeeded: false };
         let result = operation(running.team, call);
         running.team.tell(call);
-        running.succeeded = result.is_ok();
         debug_assert!(
             result.is_err() || running.team.is_done(),
             "an operation that ended well is done with its pieces"
         );
+        running.succeeded = result.is_ok();
         result
     }
 
@@ -405,7 +405,7 @@ impl Team {
         let posted = piece + 1;
         self.tell(call);
         self.wait_with(peer, posted, data, call, |team, peer| &team.region.slot(peer, piece).posted)?;
-        // Whoever takes part in this operation is done with the pieces of those before it.
+        // Whoever takes part in this operation is done with the pieces of those before it. If it turns out to do another, the team is closed.
         self.heard[peer] = self.heard[peer].max(self.first);
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
@@ -446,7 +446,7 @@ impl Team {
     pub(crate) fn all_done(&mut self, piece: u64, call: &mut Call<'_>) -> Result<(), Fault> {
         for peer in self.peers() {
             self.wait(peer, piece + 1, call, |team, peer| &team.region.control(peer).done.0)?;
-            self.heard[peer] = piece + 1;
+            self.heard[peer] = self.heard[peer].max(piece + 1);
         }
         self.granted = piece + 1;
         Ok(())
