@@ -60,12 +60,12 @@ pub struct Team {
     /// The end of the pieces whose data lie in cells, and of those whose data lie in the ranks' own slots.
     given_until: u64,
     pub(crate) staged_until: u64,
-    /// Pieces below this may be posted: all are done with what was in their slots.
-    granted: u64,
     /// With how many pieces each other rank is known to be done. Its posts say so too, and they are read anyway.
-    heard: Vec<u64>,
+    known_done: Vec<u64>,
+    /// The least of those: with so many pieces all others are done.
+    granted: u64,
     /// The first piece of the running operation.
-    first: u64,
+    first_piece: u64,
     /// The running operation.
     seq: u64,
     /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
@@ -127,9 +127,9 @@ impl Team {
             cell_shift: 0,
             given_until: 0,
             staged_until: 0,
+            known_done: vec![0; world_size],
             granted: 0,
-            heard: vec![0; world_size],
-            first: 0,
+            first_piece: 0,
             seq: 0,
             fingerprint: 0,
             shown: Vec::new(),
@@ -256,7 +256,7 @@ impl Team {
         operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         self.seq = call.seq;
-        self.first = self.piece;
+        self.first_piece = self.piece;
         self.unwatched = 0;
         self.told = false;
         let called = call.signature.fingerprint();
@@ -266,10 +266,6 @@ impl Team {
         let mut running = Running { team: self, succeeded: false };
         let result = operation(running.team, call);
         running.team.tell(call);
-        debug_assert!(
-            result.is_err() || running.team.is_done(),
-            "an operation that ended well is done with its pieces"
-        );
         running.succeeded = result.is_ok();
         result
     }
@@ -362,13 +358,18 @@ impl Team {
         if self.granted >= needed {
             return Ok(());
         }
+        self.others_done(needed, call)
+    }
+
+    /// Waits until all others are done with so many pieces, if that is not known.
+    fn others_done(&mut self, pieces: u64, call: &mut Call<'_>) -> Result<(), Fault> {
         let mut least = self.piece;
         for peer in self.peers() {
-            if self.heard[peer] < needed {
-                self.wait(peer, needed, call, |team, peer| &team.region.control(peer).done.0)?;
-                self.heard[peer] = self.region.control(peer).done.0.value();
+            if self.known_done[peer] < pieces {
+                self.wait(peer, pieces, call, |team, peer| &team.region.control(peer).done.0)?;
+                self.known_done[peer] = self.region.control(peer).done.0.value();
             }
-            least = least.min(self.heard[peer]);
+            least = least.min(self.known_done[peer]);
         }
         self.granted = least;
         Ok(())
@@ -385,7 +386,7 @@ impl Team {
         slot.signature.store(self.shown_index as u32, Ordering::Relaxed);
         slot.posted.publish(piece);
         self.unheard = true;
-        // Others have read the next slot's lines, which must be taken from them: while this rank waits, and not when it has something to post.
+        // The next slot's lines must be taken from those that have read them. That is asked for now: this rank is about to wait.
         self.region.slot(self.rank, piece + 1).claim();
     }
 
@@ -406,11 +407,15 @@ impl Team {
         self.tell(call);
         self.wait_with(peer, posted, data, call, |team, peer| &team.region.slot(peer, piece).posted)?;
         // Whoever takes part in this operation is done with the pieces of those before it. If it turns out to do another, the team is closed.
-        self.heard[peer] = self.heard[peer].max(self.first);
+        self.known_done[peer] = self.known_done[peer].max(self.first_piece);
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
             return Err(self.mismatch(peer, slot));
         }
+        debug_assert!(
+            self.region.control(peer).done.0.has_reached(self.known_done[peer]),
+            "rank {peer} is not done with as many pieces as its post was taken to say"
+        );
         Ok(slot)
     }
 
@@ -437,19 +442,9 @@ impl Team {
         self.unheard = true;
     }
 
-    /// Whether this rank is done with all pieces that have a number.
-    fn is_done(&self) -> bool {
-        self.region.control(self.rank).done.0.has_reached(self.piece)
-    }
-
     /// Waits until all others are done with `piece`.
     pub(crate) fn all_done(&mut self, piece: u64, call: &mut Call<'_>) -> Result<(), Fault> {
-        for peer in self.peers() {
-            self.wait(peer, piece + 1, call, |team, peer| &team.region.control(peer).done.0)?;
-            self.heard[peer] = self.heard[peer].max(piece + 1);
-        }
-        self.granted = piece + 1;
-        Ok(())
+        self.others_done(piece + 1, call)
     }
 
     fn wait(
