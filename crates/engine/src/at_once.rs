@@ -9,12 +9,14 @@ use phalanx_core::{OpKind, Signature};
 use phalanx_transport::{AtOnce, Channel, Key, Outbound};
 
 /// The longest message, in bytes, that is sent at once.
-pub const AT_ONCE_MAX: usize = 4 << 10;
+const SENT_AT_ONCE_MAX: usize = 64 << 10;
+/// The longest message, in bytes, that is received at once. A longer one comes in pieces while it is sent, and its receiver prepares for them before they come.
+pub const RECEIVED_AT_ONCE_MAX: usize = 16 << 10;
 
 impl Core {
     /// Sends `bytes`, as a call of [`Send`](OpKind::Send) says, if no call is before it and the link takes all of it now.
     pub fn send_at_once(&mut self, call: &Signature, peer: usize, tag: u64, bytes: &[u8]) -> bool {
-        if bytes.len() > AT_ONCE_MAX || !self.queues.is_free(queue_key(OpKind::Send, peer, tag)) {
+        if bytes.len() > SENT_AT_ONCE_MAX || !self.queues.is_free(queue_key(OpKind::Send, peer, tag)) {
             return false;
         }
         let (fingerprint, signature) = self.said.of(call);

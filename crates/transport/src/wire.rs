@@ -104,6 +104,15 @@ impl Incoming {
         }
     }
 
+    /// Moves the unread bytes to the front of the buffer.
+    #[inline]
+    fn to_front(&mut self) {
+        if self.start < self.end && self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+        }
+        (self.start, self.end) = (0, self.end - self.start);
+    }
+
     /// The encoded signature of the call of the frame, if it is the first frame. No other has come since.
     fn signature(&self) -> &[u8] {
         self.frame.map_or(&[], |frame| self.known.at(frame.header.mention))
@@ -210,7 +219,7 @@ pub struct Sent {
 pub enum AtOnce {
     /// It was received.
     Done,
-    /// No whole head is here yet.
+    /// Nothing speaks against it, but not all of it is here yet.
     NotYet,
     /// What is here can't be received at once, or not for this call.
     Impossible,
@@ -530,11 +539,7 @@ impl Wire {
     #[inline]
     fn refill(&mut self, peer: usize) -> Result<bool, WireFault> {
         let link = &mut self.incoming[peer];
-        if link.start < link.end && link.start > 0 {
-            link.buffer.copy_within(link.start..link.end, 0);
-        }
-        link.end -= link.start;
-        link.start = 0;
+        link.to_front();
         if link.buffer.is_empty() {
             link.buffer = vec![0; BUFFER_LEN];
         }

@@ -433,3 +433,75 @@ fn a_message_is_received_at_once_again_and_again() {
         assert_eq!(b.tally().arrived(0), 7);
     }
 }
+
+/// A link whose reader gets a few bytes at a time.
+struct Trickle(ThreadTransport, usize);
+
+impl Transport for Trickle {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.0.world_size()
+    }
+
+    fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        self.0.send(peer, bytes)
+    }
+
+    fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        let len = buffer.len().min(self.1);
+        self.0.recv(peer, &mut buffer[..len])
+    }
+
+    fn is_linked(&mut self, peer: usize) -> bool {
+        self.0.is_linked(peer)
+    }
+}
+
+/// However often it is asked for at once before it is read in pieces.
+#[test]
+fn a_message_that_comes_in_pieces_is_received_at_once_when_the_last_has_come() {
+    const LEN: usize = 20 << 10;
+    let payload = |first: u8| (0..LEN).map(|i| first.wrapping_add((i % 251) as u8)).collect::<Vec<_>>();
+    for piece in [7, 100, 1000, 4096, 16 << 10, 17 << 10, 2 * LEN, 3 * LEN] {
+        for polls in [0, 1, 2, 3, 10, usize::MAX] {
+            let pipes = Pipes::new(2);
+            let (mut a, mut b) =
+                (Wire::new(Box::new(pipes.end(0))), Wire::new(Box::new(Trickle(pipes.end(1), piece))));
+            for (first, key) in [(1, 1), (2, 1), (3, 2)] {
+                let (encoded, payload) = (encode_signature(&signature()), payload(first));
+                send(&mut a, tag(key), &encoded, &payload);
+            }
+            let mut received = vec![0; LEN];
+            for (first, key) in [(1, 1), (2, 1), (3, 2)] {
+                let fingerprint = 42;
+                let mut asked = 0;
+                let is_received = loop {
+                    if asked == polls {
+                        break false;
+                    }
+                    asked += 1;
+                    match b.recv_at_once(0, key, fingerprint, &mut received).expect("the link is up") {
+                        AtOnce::Done => break true,
+                        AtOnce::NotYet => {}
+                        AtOnce::Impossible => panic!("it is first on its link"),
+                    }
+                };
+                if !is_received {
+                    received = recv(&mut b, tag(key)).expect("it was sent");
+                }
+                assert!(
+                    received == payload(first),
+                    "message {first} in pieces of {piece}, asked {polls} times"
+                );
+                assert!(is_received || polls < usize::MAX);
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Short messages of a caller that waits: tried at once, before they become messages that others wait behind.
 
-use crate::engine::at_once::AT_ONCE_MAX;
+use crate::engine::at_once::RECEIVED_AT_ONCE_MAX;
 use crate::engine::message::ON_THE_WIRE;
 use crate::group::backend::Address;
 use crate::host::scheduled::ScheduledBackend;
@@ -30,7 +30,7 @@ impl ScheduledBackend {
     ) -> Result<ControlFlow<(), Option<u64>>> {
         let Address { signature, peer, tag } = from;
         self.engine.health.check_message(signature, Some(*peer), *tag)?;
-        if bytes.len() > AT_ONCE_MAX {
+        if bytes.len() > RECEIVED_AT_ONCE_MAX {
             return Ok(ControlFlow::Continue(None));
         }
         let fingerprint = signature.fingerprint_as(ON_THE_WIRE);

@@ -24,6 +24,15 @@ impl Incoming {
         self.start += HEADER_LEN + len;
         Some(payload)
     }
+
+    /// Puts bytes behind the unread ones.
+    fn keep(&mut self, bytes: &[u8]) {
+        self.to_front();
+        let end = self.end + bytes.len();
+        self.buffer.resize(self.buffer.len().max(end), 0);
+        self.buffer[self.end..end].copy_from_slice(bytes);
+        self.end = end;
+    }
 }
 
 impl Wire {
@@ -48,8 +57,8 @@ impl Wire {
         Ok(true)
     }
 
-    /// Receives a whole message with this tag and fingerprint, and of the length of `buffer`, that came in one frame, if it is here and first on its link. Of no other
-    /// message any payload is taken.
+    /// Receives a whole message with this tag and fingerprint, and of the length of `buffer`, that came in one frame, if it is here and first on its link. Otherwise what `buffer` has is
+    /// of no meaning, and no payload is lost: what has come of this message, or of another, can be [read](Self::read).
     ///
     /// # Errors
     /// As [`arrival`](Self::arrival).
@@ -85,10 +94,26 @@ impl Wire {
             let is_whole = left == len && header.message_len == len as u64;
             header.key == key && header.fingerprint == fingerprint && is_whole
         });
-        let here = &link.buffer[link.start..link.end];
-        let Some(payload) = here.get(..len).filter(|_| is_this) else { return Ok(AtOnce::Impossible) };
-        buffer.copy_from_slice(payload);
-        link.start += len;
+        if !is_this {
+            return Ok(AtOnce::Impossible);
+        }
+        let here = link.end - link.start;
+        if here < len {
+            // The rest goes straight to where it belongs, or, if it is not all of the rest, behind what is here.
+            let read = self.transport.recv(peer, &mut buffer[here..]);
+            let n = read.map_err(|fault| self.gone(peer, fault))?;
+            self.tally.moved(n);
+            if here + n < len {
+                if n > 0 {
+                    self.incoming[peer].keep(&buffer[here..here + n]);
+                }
+                return Ok(AtOnce::NotYet);
+            }
+        }
+        let link = &mut self.incoming[peer];
+        let first = here.min(len);
+        buffer[..first].copy_from_slice(&link.buffer[link.start..link.start + first]);
+        link.start += first;
         link.frame = None;
         Ok(AtOnce::Done)
     }
