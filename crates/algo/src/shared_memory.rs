@@ -84,6 +84,8 @@ impl MemoryCall {
             OpKind::AllReduce | OpKind::Reduce if self.len >= PUSH_BYTES && self.reads_memory => {
                 MemoryWay::Push
             }
+            // In two phases the root would read as much.
+            OpKind::Reduce if self.world_size == 2 => MemoryWay::Staged,
             OpKind::AllReduce | OpKind::Reduce => MemoryWay::TwoPhases,
             OpKind::ReduceScatter if self.len <= LINE_BYTES => MemoryWay::Inline,
             OpKind::ReduceScatter if self.is_worth_one_shot() => MemoryWay::OneShot,
@@ -140,7 +142,8 @@ impl MemoryWay {
     /// The ways that an operation has; none of what is no collective.
     pub const fn of(op: OpKind) -> &'static [Self] {
         match op {
-            OpKind::AllReduce | OpKind::Reduce => &[Self::Inline, Self::OneShot, Self::TwoPhases, Self::Push],
+            OpKind::AllReduce => &[Self::Inline, Self::OneShot, Self::TwoPhases, Self::Push],
+            OpKind::Reduce => &[Self::Inline, Self::OneShot, Self::Staged, Self::TwoPhases, Self::Push],
             OpKind::ReduceScatter => &[Self::Inline, Self::OneShot, Self::Staged, Self::ProcessVm],
             OpKind::Broadcast | OpKind::Gather | OpKind::Scatter => {
                 &[Self::Inline, Self::Staged, Self::ProcessVm, Self::Shared]
@@ -183,7 +186,9 @@ impl MemoryWay {
                 "The owner of a slice reads it from the memory of all, combines it in rank order, and writes the result to the memory \
                  of all. For many bytes, where the kernel copies well, and for buffers of `alloc`."
             }
-            Self::Staged => "The giver copies to staging and the taker from there, a piece at a time.",
+            Self::Staged => {
+                "The giver copies to staging, the taker from there, or combines it, a piece at a time."
+            }
             Self::ProcessVm => {
                 "The taker reads from the giver's memory: one copy, by the kernel. For large parts, where it copies well."
             }
@@ -217,7 +222,7 @@ impl MemoryWay {
             (Self::Shared, OpKind::Broadcast) => "(P − 1)n/P",
             (Self::Shared, _) => "(P − 1)b/P",
             (Self::ProcessVm, OpKind::Broadcast) | (Self::Inline, OpKind::Broadcast) => "n",
-            (Self::Staged, OpKind::Broadcast) => "n",
+            (Self::Staged, OpKind::Broadcast | OpKind::Reduce) => "n",
             (Self::ProcessVm, _) => "(P − 1)b",
             (Self::Inline | Self::Staged, OpKind::AllGather | OpKind::Gather) => "Pb",
             (Self::Staged, OpKind::ReduceScatter) => "(P − 1)b",
@@ -241,6 +246,7 @@ impl MemoryWay {
         };
         let combined = match self {
             Self::Inline | Self::OneShot if op != OpKind::ReduceScatter => volume.others() * volume.len,
+            Self::Staged if op == OpKind::Reduce => volume.others() * volume.len,
             _ => others,
         };
         Cost::of_equals(volume, rounds, moved, if reduces { combined } else { 0.0 })

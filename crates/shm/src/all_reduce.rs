@@ -7,6 +7,8 @@
 //! | two phases | medium, or no other way | its slice of every rank's, then every other slice | all but its slice, to staging; its slice |
 //! | push | much | its slice of every rank's memory | its slice, to every rank's memory |
 //!
+//! Between two ranks a reduce goes another way from one shot to push: [staged](Team::reduce_staged), in which the root reads all there is to read, as it does in two phases, and nothing else is done.
+//!
 //! Every element is combined once or by all in the same order, that of the ranks: the same bits everywhere.
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
@@ -48,7 +50,11 @@ impl Team {
         // SAFETY: borrowed for the whole call; what the others write of it they write before they say that they are
         // done, and nothing else here looks at it meanwhile. If the operation fails, `run` waits until nobody writes it.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-        let choice = self.choose(call.signature.op, OpKind::AllReduce, len, len, 1);
+        let op = if reduction.root.is_some() { OpKind::Reduce } else { OpKind::AllReduce };
+        let choice = self.choose(call.signature.op, op, len, len, 1);
+        if choice.way == MemoryWay::Staged {
+            return self.reduce_staged(call, buffer, reduction);
+        }
         let plan = self.plan_all_reduce(choice.way, len, reduction.element);
         self.run(call, plan, |team, call| {
             match plan.how {
@@ -224,7 +230,14 @@ impl Team {
         let own = part.part(range.clone());
         let sources = self.contributions(piece, range.clone(), own);
         let home = self.region.staging((self.rank + 1) % self.world_size, piece).part(range);
-        Span::reduce(&[own, home], sources.as_slice(), &reduction.kernel, self.world_size);
+        // Where there is a root, its slice goes nowhere else, and the others' only there.
+        let both = [own, home];
+        let into = match reduction.root {
+            None => &both[..],
+            Some(root) if root == self.rank => &both[..1],
+            Some(_) => &both[1..],
+        };
+        Span::reduce(into, sources.as_slice(), &reduction.kernel, self.world_size);
         self.combined(piece);
         Ok(true)
     }
@@ -330,7 +343,8 @@ impl Team {
 }
 
 impl Reduction {
-    fn is_for(&self, rank: usize) -> bool {
+    /// Whether a rank gets the result.
+    pub(crate) fn is_for(&self, rank: usize) -> bool {
         self.root.is_none_or(|root| root == rank)
     }
 }

@@ -242,7 +242,7 @@ impl Team {
             if step < steps && gives && !shows_memory {
                 shows_memory = self.give(offer, path, step, piece, call)?;
                 if steps == 1 && !shows_memory && !pull.both_ways() {
-                    self.claim_next(pull, piece);
+                    self.claim_next(offer, piece);
                 }
             }
             let Some(step) = step.checked_sub(1) else { continue };
@@ -267,9 +267,9 @@ impl Team {
     }
 
     /// Asks for the lines in which this rank would stage as much after `piece`, which its readers have.
-    fn claim_next(&self, pull: Transfer<'_>, piece: u64) {
-        if pull.largest <= CLAIMED_AHEAD_MAX && (pull.same || self.world_size == 2) {
-            self.given(self.rank, piece + 1).part(0..pull.largest).claim();
+    pub(crate) fn claim_next(&self, offer: Parts<'_>, piece: u64) {
+        if offer.largest <= CLAIMED_AHEAD_MAX && (offer.same || self.world_size == 2) {
+            self.given(self.rank, piece + 1).part(0..offer.largest).claim();
         }
     }
 

@@ -1,4 +1,5 @@
-//! reduce_scatter among ranks that share memory: each gives every other its block, and combines what it is given.
+//! reduce_scatter among ranks that share memory: each gives every other its block, and combines what it is given. And reduce between two ranks, in which one gives
+//! the other all it has.
 
 use crate::all_reduce::Reduction;
 use crate::copy_path::{CopyPath, PartLocation, Parts, within};
@@ -46,48 +47,79 @@ impl Team {
                 let path = self.path(way, largest, self.world_size, false);
                 self.run(call, path.planned(plan), |team, call| {
                     let offer = Parts { buffer: input, part: &block, largest, same: false, both_ways: false };
-                    team.reduce_scatter_spans(call, offer, path, largest, output, reduction)
+                    team.combine_given(call, offer, path, output, reduction)
                 })
             }
         }
     }
 
-    fn reduce_scatter_spans(
+    /// Combines the buffers of all at the reduction's root, to which the others give theirs.
+    pub(crate) fn reduce_staged(
+        &mut self,
+        call: &mut Call<'_>,
+        buffer: Span,
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let largest = buffer.len();
+        let path = self.path(MemoryWay::Staged, largest, 1, true);
+        let plan = path.planned(Plan::of(Kind::Reduce, MemoryWay::Staged).over(largest));
+        let whole = |_| 0..largest;
+        self.run(call, plan, |team, call| {
+            let offer = Parts { buffer, part: &whole, largest, same: true, both_ways: false };
+            team.combine_given(call, offer, path, buffer, reduction)
+        })
+    }
+
+    /// Gives the others what is offered, and combines in `output` what they give this rank. If the reduction has a root, that one only combines, and the others only give.
+    fn combine_given(
         &mut self,
         call: &mut Call<'_>,
         offer: Parts<'_>,
         path: CopyPath,
-        largest: usize,
         output: Span,
         reduction: Reduction,
     ) -> Result<(), Fault> {
         let own = (offer.part)(self.rank);
-        let steps = Self::steps(path, largest);
+        let steps = Self::steps(path, offer.largest);
+        let (gives, takes) = (reduction.root != Some(self.rank), reduction.is_for(self.rank));
         let first = self.next_given(steps);
         let mut shows_memory = false;
         let mut found = List::new((0..self.world_size).map(|_| PartLocation::Staged), PartLocation::Staged);
         for step in 0..=steps {
             let piece = first + step as u64;
-            if step < steps && !shows_memory {
+            if step < steps && gives && !shows_memory {
                 shows_memory = self.give(offer, path, step, piece, call)?;
+                if steps == 1 && !takes && !shows_memory {
+                    self.claim_next(offer, piece);
+                }
             }
             let Some(step) = step.checked_sub(1) else { continue };
             let piece = first + step as u64;
+            if !takes {
+                self.done(piece);
+                continue;
+            }
             for giver in self.peers() {
                 let data = match path {
                     CopyPath::Staged(len) => {
-                        self.staged(giver, len, false, within(&own, len, step).len(), piece)
+                        self.staged(giver, len, offer.same, within(&own, len, step).len(), piece)
                     }
                     CopyPath::ProcessVm => Span::EMPTY,
                 };
                 if step == 0 {
-                    found.as_mut_slice()[giver] = self.find(giver, own.len(), false, data, piece, call)?;
+                    found.as_mut_slice()[giver] =
+                        self.find(giver, own.len(), offer.same, data, piece, call)?;
                 } else if matches!(found.as_slice()[giver], PartLocation::Staged) {
                     self.arrived_with(giver, piece, data, call)?;
                 }
             }
-            let sources =
-                Sources { found: found.as_slice(), input: offer.buffer.part(own.clone()), path, piece };
+            let sources = Sources {
+                found: found.as_slice(),
+                input: offer.buffer.part(own.clone()),
+                same: offer.same,
+                path,
+                piece,
+            };
             match path {
                 CopyPath::Staged(len) => {
                     let range = within(&(0..own.len()), len, step);
@@ -95,7 +127,7 @@ impl Team {
                     for giver in
                         self.peers().filter(|&giver| matches!(found.as_slice()[giver], PartLocation::Staged))
                     {
-                        let staged = self.staged(giver, len, false, range.len(), piece);
+                        let staged = self.staged(giver, len, offer.same, range.len(), piece);
                         self.hand_back(giver, piece, staged);
                     }
                 }
@@ -129,7 +161,7 @@ impl Team {
             *source = match (from.found[giver], from.path) {
                 _ if giver == self.rank => from.input.part(range.clone()),
                 (PartLocation::Staged, CopyPath::Staged(step)) => {
-                    self.staged(giver, step, false, len, from.piece)
+                    self.staged(giver, step, from.same, len, from.piece)
                 }
                 (PartLocation::Staged, CopyPath::ProcessVm) => {
                     return Err(Fault::Counts { peer: giver, sent: 0, expected: len });
@@ -156,6 +188,8 @@ struct Sources<'a> {
     found: &'a [PartLocation],
     /// This rank's own.
     input: Span,
+    /// Whether each giver gives the same to all.
+    same: bool,
     path: CopyPath,
     piece: u64,
 }

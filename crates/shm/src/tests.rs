@@ -136,12 +136,12 @@ impl Rank {
     fn all_reduce_in(&mut self, buffer: &mut [u8], n: usize, root: Option<usize>) {
         let len = buffer.len() / 4;
         buffer.copy_from_slice(bytes(&self.contribution(len, n)));
-        self.run(OpKind::AllReduce, len, |team, call| team.all_reduce(call, buffer, Self::reduction(root)))
-            .unwrap();
+        let op = if root.is_some() { OpKind::Reduce } else { OpKind::AllReduce };
+        self.run(op, len, |team, call| team.all_reduce(call, buffer, Self::reduction(root))).unwrap();
         if root.is_none_or(|root| root == self.rank) {
             let result: &[u32] = bytemuck::cast_slice(buffer);
             (0..len).for_each(|i| {
-                assert_eq!(result[i], self.sum(i, n), "all_reduce of {len} at {i}, operation {n}");
+                assert_eq!(result[i], self.sum(i, n), "{op} of {len} at {i}, operation {n}");
             });
         }
     }
@@ -310,8 +310,10 @@ fn every_operation_wherever_two_ranks_stage() {
 /// Also where a way would never be recommended: of long buffers, of short ones, on few cores or many.
 #[test]
 fn every_operation_in_every_way_by_force() {
-    use OpKind::{AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, ReduceScatter, Scatter};
-    let ops = [AllReduce, ReduceScatter, AllGather, Broadcast, AllToAll, Gather, Scatter, Barrier];
+    use OpKind::{
+        AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
+    let ops = [AllReduce, Reduce, ReduceScatter, AllGather, Broadcast, AllToAll, Gather, Scatter, Barrier];
     let most = ops.iter().map(|op| MemoryWay::of(*op).len()).max().unwrap();
     for (world_size, reach) in [(2, Reach::Memory), (3, Reach::Memory), (4, Reach::Staging)] {
         for round in 0..most {
@@ -320,7 +322,7 @@ fn every_operation_in_every_way_by_force() {
                     rank.team.force(op, MemoryWay::of(op)[round % MemoryWay::of(op).len()]);
                 }
                 every_operation(rank);
-                let way = MemoryWay::of(AllReduce)[round];
+                let way = MemoryWay::of(AllReduce)[round % MemoryWay::of(AllReduce).len()];
                 let told: Vec<_> = std::iter::from_fn(|| rank.team.not_taken()).collect();
                 let obstacle = told.iter().find(|not_taken| not_taken.op == AllReduce);
                 let is_limited = match way {

@@ -106,7 +106,7 @@ impl Incoming {
 
     /// Moves the unread bytes to the front of the buffer.
     #[inline]
-    fn to_front(&mut self) {
+    fn move_to_front(&mut self) {
         if self.start < self.end && self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
         }
@@ -539,7 +539,7 @@ impl Wire {
     #[inline]
     fn refill(&mut self, peer: usize) -> Result<bool, WireFault> {
         let link = &mut self.incoming[peer];
-        link.to_front();
+        link.move_to_front();
         if link.buffer.is_empty() {
             link.buffer = vec![0; BUFFER_LEN];
         }

@@ -27,7 +27,7 @@ impl Incoming {
 
     /// Puts bytes behind the unread ones.
     fn keep(&mut self, bytes: &[u8]) {
-        self.to_front();
+        self.move_to_front();
         let end = self.end + bytes.len();
         self.buffer.resize(self.buffer.len().max(end), 0);
         self.buffer[self.end..end].copy_from_slice(bytes);
