@@ -155,7 +155,6 @@ impl Team {
         call: &mut Call<'_>,
     ) -> Result<(), Fault> {
         let len = range.len();
-        let scratch = self.scratch(self.world_size * len);
         let mut sources = List::new((0..self.world_size).map(|_| Span::EMPTY), Span::EMPTY);
         for (giver, source) in sources.as_mut_slice().iter_mut().enumerate() {
             *source = match (from.found[giver], from.path) {
@@ -168,6 +167,8 @@ impl Team {
                 }
                 (PartLocation::Mapped(part), _) => part.part(range.clone()),
                 (PartLocation::Memory(addr), _) => {
+                    // As much each time, so it stays where it is.
+                    let scratch = self.scratch(self.world_size * len);
                     let copy = scratch.part(giver * len..(giver + 1) * len);
                     self.reach(giver, addr.wrapping_add(range.start as u64), copy, call)?;
                     copy

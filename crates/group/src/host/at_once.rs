@@ -6,19 +6,21 @@ use crate::group::backend::Address;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::clock;
 use phalanx_core::{Envelope, Result};
+use phalanx_trace::is_precise;
 use phalanx_transport::AtOnce;
 use std::ops::ControlFlow;
 
 impl ScheduledBackend {
-    /// Sends a short message for which there is room, if it is the only one.
-    pub(super) fn send_at_once(&self, to: &Address, bytes: &[u8]) -> Result<bool> {
+    /// Sends a short message for which there is room, if it is the only one. If that can't be, returns the number that it has in the log, if it has one already.
+    pub(super) fn send_at_once(&self, to: &Address, bytes: &[u8]) -> Result<ControlFlow<(), Option<u64>>> {
         let Address { signature, peer, tag } = to;
         self.engine.health.check_message(signature, Some(*peer), *tag)?;
-        let is_sent = self.engine.lock().send_at_once(signature, *peer, *tag, bytes);
-        if is_sent {
-            self.was_at_once(to);
+        let number = self.log_if_precise(to);
+        if !self.engine.lock().send_at_once(signature, *peer, *tag, bytes) {
+            return Ok(ControlFlow::Continue(number));
         }
-        Ok(is_sent)
+        self.was_at_once(to, number);
+        Ok(ControlFlow::Break(()))
     }
 
     /// Receives a short message that is here, or comes while there is nothing to be gained from doing anything but look for it. If it does not, returns
@@ -34,7 +36,7 @@ impl ScheduledBackend {
             return Ok(ControlFlow::Continue(None));
         }
         let fingerprint = signature.fingerprint_as(ON_THE_WIRE);
-        let mut number = None;
+        let mut number = self.log_if_precise(from);
         let is_here = self.engine.poll_awake(|core| {
             let polled = core.recv_at_once(fingerprint, *peer, *tag, bytes);
             if polled == AtOnce::NotYet && number.is_none() {
@@ -46,11 +48,13 @@ impl ScheduledBackend {
         if !is_here {
             return Ok(ControlFlow::Continue(number));
         }
-        match number {
-            Some(number) => self.engine.health.latch.messages.end_message_at_once(number),
-            None => self.was_at_once(from),
-        }
+        self.was_at_once(from, number);
         Ok(ControlFlow::Break(()))
+    }
+
+    /// A message that is long enough for its time to be told begins before anything is done for it.
+    fn log_if_precise(&self, address: &Address) -> Option<u64> {
+        is_precise(&address.signature).then(|| self.log(address))
     }
 
     /// A message begins; it gets a number in the log.
@@ -63,8 +67,15 @@ impl ScheduledBackend {
         Envelope { peer: Some(self.engine.health.members()[*peer]), tag: *tag }
     }
 
-    fn was_at_once(&self, address: &Address) {
-        let messages = &self.engine.health.latch.messages;
-        messages.message_at_once(&address.signature, self.envelope(address), clock::now);
+    /// A message has ended, which has this number if it has one already.
+    fn was_at_once(&self, address: &Address, number: Option<u64>) {
+        let (messages, signature) = (&self.engine.health.latch.messages, &address.signature);
+        match number {
+            None => messages.message_at_once(signature, self.envelope(address), clock::now),
+            Some(number) if is_precise(signature) => {
+                messages.end_message(number, signature, true, clock::now);
+            }
+            Some(number) => messages.end_message_at_once(number),
+        }
     }
 }

@@ -461,11 +461,10 @@ impl Backend for ScheduledBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
-        if self.send_at_once(&to, bytes)? {
-            return Ok(());
-        }
+        let ControlFlow::Continue(number) = self.send_at_once(&to, bytes)? else { return Ok(()) };
+        let number = number.unwrap_or_else(|| self.log(&to));
         let message = HostMessage { address: to, payload: Payload::Out(bytes) };
-        self.perform_all(vec![message], timeout, OnTimeout::FailGroup)
+        self.perform_begun(vec![(message, number)], timeout, OnTimeout::FailGroup)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {

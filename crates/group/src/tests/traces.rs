@@ -181,6 +181,26 @@ fn a_message_that_is_waited_for_is_told_once() {
     assert_eq!(entries.iter().filter(|entry| entry.tag == Some(7000)).count(), 1);
 }
 
+/// Also where it is over at once.
+#[test]
+fn how_long_a_message_took_is_told_from_16_kib_on() {
+    let [zero, one]: [_; 2] = threads(2).try_into().unwrap();
+    for len in [3, (16 << 10) - 1, 16 << 10, 40 << 10, 64 << 10, 80 << 10] {
+        one.send(&vec![1u8; len], 0, len as u64).unwrap();
+        zero.recv(&mut vec![0u8; len], 1, len as u64).unwrap();
+    }
+    for group in [zero, one] {
+        let entries = group.backend.trace().unwrap().entries;
+        assert_eq!(entries.len(), 6, "{entries:?}");
+        for entry in entries {
+            let is_told = entry.duration_ms.is_some_and(|took| took > 0.0);
+            let is_long = entry.tag.is_some_and(|len| len >= 16 << 10);
+            assert!(is_told || !is_long, "{entry:?}");
+            assert_eq!(entry.state, State::Completed);
+        }
+    }
+}
+
 #[test]
 fn a_message_from_any_rank_is_told_with_its_sender_once_there_is_one() {
     let [taker, sender]: [_; 2] = threads(2).try_into().unwrap();
