@@ -231,10 +231,15 @@ impl Log {
         self.message_ends(number, if well { now(signature) } else { IN_VAIN });
     }
 
-    /// As [`end_message`](Self::end_message), well, where that is not worth a look at the clock.
+    /// As [`end_message`](Self::end_message), well, where nobody was waited for: see [`end_at_once`](Self::end_at_once).
     #[inline]
-    pub fn end_message_at_once(&self, number: u64) {
-        self.message_ends(number, AT_ONCE);
+    pub fn end_message_at_once(
+        &self,
+        number: u64,
+        signature: &Signature,
+        now: impl FnOnce(&Signature) -> u64,
+    ) {
+        self.message_ends(number, if is_precise(signature) { now(signature) } else { AT_ONCE });
     }
 
     #[inline]
@@ -432,14 +437,14 @@ mod tests {
         assert_eq!(open(), Some(vec![]));
         let numbers = [1, 2, 3, 4].map(|tag| log.begin_message(&signature(3), with(1, tag), now));
         assert_eq!(open(), None);
-        log.end_message_at_once(numbers[0]);
-        log.end_message_at_once(numbers[3]);
+        log.end_message_at_once(numbers[0], &signature(3), now);
+        log.end_message_at_once(numbers[3], &signature(3), now);
         assert_eq!(open(), None, "the second is under way");
         log.end_message(numbers[1], &signature(3), true, now);
         assert_eq!(open(), Some(vec![3]));
         log.message_at_once(&signature(3), with(1, 5), now);
         assert_eq!(open(), None, "it has the place of the third");
-        log.end_message_at_once(numbers[2]);
+        log.end_message_at_once(numbers[2], &signature(3), now);
         assert_eq!(open(), Some(vec![]));
     }
 
@@ -449,7 +454,7 @@ mod tests {
         let work = || {
             for tag in 0..20_000 {
                 let number = log.begin_message(&signature, with(1, tag), now);
-                log.end_message_at_once(number);
+                log.end_message_at_once(number, &signature, now);
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));

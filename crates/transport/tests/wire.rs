@@ -359,39 +359,11 @@ fn a_flipped_bit_is_noticed_before_the_frame_is_used_if_there_are_checksums() {
     assert_eq!(recv(&mut b, tag(9)), Some(changed));
 }
 
-/// Links that take nothing at once.
-struct Slow(ThreadTransport);
-
-impl Transport for Slow {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.0.world_size()
-    }
-
-    fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
-        self.0.send(peer, bytes)
-    }
-
-    fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
-        self.0.recv(peer, buffer)
-    }
-
-    fn is_linked(&mut self, peer: usize) -> bool {
-        self.0.is_linked(peer)
-    }
-}
-
 #[test]
 fn what_was_not_sent_at_once_is_sent_with_all_that_belongs_to_it() {
     let pipes = Pipes::new(2);
-    let (mut a, mut b) = (Wire::new(Box::new(Slow(pipes.end(0)))), Wire::new(Box::new(pipes.end(1))));
+    let (mut a, mut b) =
+        (Wire::new(Box::new(Trickle(pipes.end(0), usize::MAX))), Wire::new(Box::new(pipes.end(1))));
     let encoded = encode_signature(&signature());
     let message =
         Outbound { peer: 1, key: tag(1), ordinal: 0, fingerprint: 42, signature: &encoded, message_len: 3 };
@@ -434,7 +406,7 @@ fn a_message_is_received_at_once_again_and_again() {
     }
 }
 
-/// A link whose reader gets a few bytes at a time.
+/// Links that take nothing at once, and give at most so many bytes at a time.
 struct Trickle(ThreadTransport, usize);
 
 impl Transport for Trickle {
@@ -480,14 +452,13 @@ fn a_message_that_comes_in_pieces_is_received_at_once_when_the_last_has_come() {
             }
             let mut received = vec![0; LEN];
             for (first, key) in [(1, 1), (2, 1), (3, 2)] {
-                let fingerprint = 42;
                 let mut asked = 0;
                 let is_received = loop {
                     if asked == polls {
                         break false;
                     }
                     asked += 1;
-                    match b.recv_at_once(0, key, fingerprint, &mut received).expect("the link is up") {
+                    match b.recv_at_once(0, key, 42, &mut received).expect("the link is up") {
                         AtOnce::Done => break true,
                         AtOnce::NotYet => {}
                         AtOnce::Impossible => panic!("it is first on its link"),

@@ -72,10 +72,7 @@ impl ScheduledBackend {
         let (messages, signature) = (&self.engine.health.latch.messages, &address.signature);
         match number {
             None => messages.message_at_once(signature, self.envelope(address), clock::now),
-            Some(number) if is_precise(signature) => {
-                messages.end_message(number, signature, true, clock::now);
-            }
-            Some(number) => messages.end_message_at_once(number),
+            Some(number) => messages.end_message_at_once(number, signature, clock::now),
         }
     }
 }

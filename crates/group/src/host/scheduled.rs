@@ -304,17 +304,12 @@ impl ScheduledBackend {
 
     /// Performs messages side by side. Where only short ones to send are left that would have to wait for their receivers, the group's own thread goes
     /// on with copies.
-    fn perform_all(
-        &self,
-        messages: Vec<HostMessage<'_>>,
-        limit: Duration,
-        on_timeout: OnTimeout,
-    ) -> Result<()> {
+    fn perform_all(&self, messages: Vec<HostMessage<'_>>, limit: Duration) -> Result<()> {
         let Some(first) = messages.first() else { return Ok(()) };
         let Address { signature, peer, tag } = &first.address;
         self.engine.health.check_message(signature, Some(*peer), *tag)?;
         let numbers: Vec<_> = messages.iter().map(|message| self.log(&message.address)).collect();
-        self.perform_begun(messages.into_iter().zip(numbers).collect(), limit, on_timeout)
+        self.perform_begun(messages.into_iter().zip(numbers).collect(), limit, OnTimeout::FailGroup)
     }
 
     /// As [`perform_all`](Self::perform_all), where each has a number in the log. There is at least one.
@@ -497,7 +492,7 @@ impl Backend for ScheduledBackend {
     }
 
     fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
-        self.perform_all(messages, timeout, OnTimeout::FailGroup)
+        self.perform_all(messages, timeout)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
