@@ -12,6 +12,7 @@ use crate::scratch::{SCRATCH_LEN, Scratch};
 use phalanx_algo::Action;
 use phalanx_control::group_health::GroupHealth;
 use phalanx_core::{Method, Signature};
+use phalanx_kernels::copy_slice;
 use phalanx_transport::sabotage::{Mechanism, breaks};
 use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
 use std::ops::Range;
@@ -236,7 +237,7 @@ impl Collective {
         };
         self.contributions = Scratch::new(health.members().len() * row_len);
         let own = health.rank * row_len;
-        self.contributions.bytes_mut()[own..own + row_len].copy_from_slice(memory.outgoing(0..row_len));
+        copy_slice(&mut self.contributions.bytes_mut()[own..own + row_len], memory.outgoing(0..row_len));
     }
 
     /// The result, of a table that has the contributions of all.

@@ -10,15 +10,43 @@ use phalanx_core::{DType, ReduceOp};
 const VECTORS_FROM: usize = 1 << 10;
 /// Stores that begin here cross no cache line.
 const LINE: usize = 64;
+/// The C library may copy by `rep movsb` from here on.
+const REPEATED_FROM: usize = 2 << 10;
+const PAGE: usize = 4 << 10;
 
-/// Copies `from`, as [`copy`] does.
+/// Copies `from`, as [`copy_own`] does: what `into.copy_from_slice(from)` does for long slices, but slow for none.
 ///
 /// # Panics
 /// If the lengths differ.
+///
+/// # Examples
+/// ```
+/// let mut into = [0; 3];
+/// phalanx_kernels::copy_slice(&mut into, &[1, 2, 3]);
+/// assert_eq!(into, [1, 2, 3]);
+/// ```
 pub fn copy_slice(into: &mut [u8], from: &[u8]) {
     assert_eq!(into.len(), from.len(), "slices of one length are copied");
     // SAFETY: both are good for their length as slices are, and nobody else has the exclusive one.
-    unsafe { copy(from.as_ptr(), into.as_mut_ptr(), from.len()) }
+    unsafe { copy_own(from.as_ptr(), into.as_mut_ptr(), from.len()) }
+}
+
+/// As [`copy`], for memory that no other core has touched: by the C library's copy, but where that is slow.
+///
+/// An EPYC ("Milan") takes 15 to 28 times as long for `rep movsb` where the destination begins 1 to 31 bytes later in its page than the source does: 5.4 in place of 0.2 µs for
+/// 16 KiB. Memory that comes straight from the system begins 16 bytes after a page, so such copies are not rare.
+///
+/// # Safety
+/// As for [`copy`].
+pub unsafe fn copy_own(from: *const u8, to: *mut u8, len: usize) {
+    let later_in_its_page = to.addr().wrapping_sub(from.addr()) % PAGE;
+    if len >= REPEATED_FROM && (1..LINE).contains(&later_in_its_page) {
+        // SAFETY: what the caller promised.
+        unsafe { copy(from, to, len) }
+    } else {
+        // SAFETY: what the caller promised.
+        unsafe { std::ptr::copy(from, to, len) }
+    }
 }
 
 /// Copies `len` bytes.
@@ -96,7 +124,7 @@ mod tests {
             [0, 1, 63, 64, 1023, 1024, 1025, 4096, 5555, 8191, 8192, 8300, 20_000, 32_767, 32_900, 77_777]
         {
             for (a, b) in [(0, 0), (0, 16), (1, 0), (7, 9), (64, 63), (33, 1)] {
-                for way in [copy, copy_past_caches, copy_by_pages, copy_claimed] {
+                for way in [copy, copy_own, copy_past_caches, copy_by_pages, copy_claimed] {
                     let mut target = vec![0xee; 78_000];
                     // SAFETY: both vectors are longer than offset and length together.
                     unsafe { way(source[a..].as_ptr(), target[b..].as_mut_ptr(), len) };
@@ -112,7 +140,7 @@ mod tests {
 
     #[test]
     fn overlapping_bytes_are_moved() {
-        let ways: [unsafe fn(*const u8, *mut u8, usize); 3] = [copy, copy_by_pages, copy_claimed];
+        let ways: [unsafe fn(*const u8, *mut u8, usize); 4] = [copy, copy_own, copy_by_pages, copy_claimed];
         for (shift, way) in [1, 64, 500, 2000].into_iter().flat_map(|shift| ways.map(|way| (shift, way))) {
             let bytes: Vec<u8> = (0..SOME).map(|i| (i % 251) as u8).collect();
             let (mut up, mut down) = (bytes.clone(), bytes.clone());

@@ -76,7 +76,7 @@ mod unrounded_half_sum;
 
 pub use claimed_copy::{claim, copy_claimed};
 pub use convert::Conversion;
-pub use copy::{copy, copy_past_caches, copy_slice};
+pub use copy::{copy, copy_own, copy_past_caches, copy_slice};
 pub use factor::Factor;
 pub use instance::Instance;
 pub use kernel::Kernel;

@@ -67,14 +67,14 @@ impl Span {
         unsafe { phalanx_kernels::copy_by_pages(from.start, self.start, self.len) };
     }
 
-    /// As [`copy_from`](Self::copy_from), by the C library's copy: where no other core has touched either, or where that was measured to be faster.
+    /// As [`copy_from`](Self::copy_from), by the C library's copy but where that is slow: where no other core has touched either, or where that was measured to be faster.
     ///
     /// # Panics
     /// If `from` has another length.
     pub(crate) fn copy_own_from(self, from: Self) {
         assert_eq!(self.len, from.len, "spans of one length are copied");
         // SAFETY: as for `copy_from`.
-        unsafe { std::ptr::copy(from.start, self.start, self.len) };
+        unsafe { phalanx_kernels::copy_own(from.start, self.start, self.len) };
     }
 
     /// As [`copy_from`](Self::copy_from), where another core has written `from` and this one will write it next: it owns the lines afterwards.

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use phalanx::error::OpKind;
 use phalanx::{DType, Element, Error, ProcessGroup, ReduceOp};
+use phalanx_kernels::copy_slice;
 use std::ops::{Add, Div, Mul, Sub};
 
 /// Evaluates `$body` with `$T` as the Rust type of `$dtype`, or `$otherwise` for a type of later versions.
@@ -164,7 +165,7 @@ pub(crate) fn unsupported(group: &ProcessGroup, op: OpKind, dtype: DType) -> Err
 /// As [`all_reduce`].
 pub(crate) fn convert(from: DType, bytes: &[u8], to: DType, into: &mut [u8]) -> bool {
     if from == to {
-        into.copy_from_slice(bytes);
+        copy_slice(into, bytes);
         return true;
     }
     with_float!(from,

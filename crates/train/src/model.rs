@@ -2,6 +2,7 @@
 
 use crate::{Error, Result, Tensor, element};
 use phalanx::ProcessGroup;
+use phalanx_kernels::copy_slice;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
@@ -82,7 +83,7 @@ pub fn sync_buffers<'m, T: Tensor>(
     for buffer in &mut buffers {
         buffer.write(|bytes| {
             let (mine, behind) = rest.split_at(bytes.len());
-            bytes.copy_from_slice(mine);
+            copy_slice(bytes, mine);
             rest = behind;
         })?;
     }

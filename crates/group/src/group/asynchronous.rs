@@ -5,6 +5,7 @@ use crate::group::request::{Buffers, Request};
 use crate::group::work::Buffer;
 use crate::{ProcessGroup, Work};
 use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
+use phalanx_kernels::copy_slice;
 
 /// The asynchronous operations own their buffer until it is waited for. They are performed on the group's progress thread, or on a
 /// thread that waits for one of them, in the order of the calls, and count as called when these return: blocking calls that follow are performed after them.
@@ -131,7 +132,10 @@ impl ProcessGroup {
     pub fn all_gather_async<T: Element>(&self, input: &[T]) -> Result<Work<Vec<T>>> {
         let blocks = Layout::even(self.world_size(), input.len() * self.world_size());
         let mut output = vec![T::zeroed(); blocks.len()];
-        output[blocks.block(self.rank())].copy_from_slice(input);
+        copy_slice(
+            bytemuck::cast_slice_mut(&mut output[blocks.block(self.rank())]),
+            bytemuck::cast_slice(input),
+        );
         let request = Request::AllGather { buffers: Buffers::InPlace(output), blocks };
         self.submit_of(OpKind::AllGather, request, 0, self.site(), |output| output)
     }

@@ -9,6 +9,7 @@ use crate::group::request::{Buffers, Request};
 use crate::group::work::{Buffer, Given, taken_back};
 use crate::{ProcessGroup, Work};
 use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
+use phalanx_kernels::copy_slice;
 use std::any::Any;
 use std::ops::Range;
 
@@ -86,7 +87,10 @@ impl ProcessGroup {
         let (rank, world_size, op, site) = (self.rank(), self.world_size(), OpKind::AllGather, self.site());
         let output = |input: &&[T]| {
             let mut output = zeroed(op, input.len().saturating_mul(world_size), &site)?;
-            output[rank * input.len()..][..input.len()].copy_from_slice(input);
+            copy_slice(
+                bytemuck::cast_slice_mut(&mut output[rank * input.len()..][..input.len()]),
+                bytemuck::cast_slice(input),
+            );
             Ok(output)
         };
         let outputs = inputs.iter().map(output).collect::<Result<Vec<Vec<T>>>>()?;
@@ -227,7 +231,7 @@ impl Packed {
             let bytes = buffer.bytes()?;
             for block in blocks.clone() {
                 let at = pack.at(block, place);
-                pack.memory.bytes_mut()[at].copy_from_slice(&bytes[block * place.len()..][..place.len()]);
+                copy_slice(&mut pack.memory.bytes_mut()[at], &bytes[block * place.len()..][..place.len()]);
             }
         }
         Ok(())
@@ -240,7 +244,7 @@ impl Packed {
             let bytes = buffer.bytes()?;
             for block in blocks.clone() {
                 let at = pack.at(block, place);
-                bytes[block * place.len()..][..place.len()].copy_from_slice(&pack.memory.bytes()[at]);
+                copy_slice(&mut bytes[block * place.len()..][..place.len()], &pack.memory.bytes()[at]);
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use crate::group::pending::Pending;
 use crate::group::perform::{equal, wrong};
 use crate::group::request::{Buffers, Request};
 use phalanx_core::{CallSite, DType, Element, Layout, Method, OpKind, ReduceOp, Result, Signature};
+use phalanx_kernels::copy_slice;
 use std::ops::Range;
 
 /// Buffers of at most so many bytes travel together: to copy more than that takes longer than a message of its own.
@@ -152,7 +153,7 @@ impl Pack {
     fn fill<'b>(&mut self, block: usize, of: impl Fn(usize, usize) -> &'b [u8]) {
         for (number, place) in &self.places {
             let at = self.at(block, place);
-            self.memory.bytes_mut()[at].copy_from_slice(of(*number, place.len()));
+            copy_slice(&mut self.memory.bytes_mut()[at], of(*number, place.len()));
         }
     }
 
@@ -213,7 +214,7 @@ impl ProcessGroup {
             Travels::Together(mut pack) => {
                 pack.fill(0, |number, _| bytemuck::cast_slice(buffers[number]));
                 sum(part, pack.memory.bytes_mut())?;
-                pack.empty(0, |number, sum| bytemuck::cast_slice_mut(buffers[number]).copy_from_slice(sum));
+                pack.empty(0, |number, sum| copy_slice(bytemuck::cast_slice_mut(buffers[number]), sum));
                 Ok(())
             }
         })
@@ -265,7 +266,7 @@ impl ProcessGroup {
                 for from in 0..world_size {
                     pack.empty(from, |number, theirs| {
                         let output: &mut [u8] = bytemuck::cast_slice_mut(outputs[number]);
-                        output[from * theirs.len()..][..theirs.len()].copy_from_slice(theirs);
+                        copy_slice(&mut output[from * theirs.len()..][..theirs.len()], theirs);
                     });
                 }
                 Ok(())
@@ -327,9 +328,7 @@ impl ProcessGroup {
                 let blocks = equal(world_size, pack.block / size_of::<T>());
                 let buffers = Buffers::InPlace(pack.memory.bytes_mut());
                 part.perform(Request::ReduceScatter { buffers, blocks, reduce: op })?;
-                pack.empty(rank, |number, sum| {
-                    bytemuck::cast_slice_mut(outputs[number]).copy_from_slice(sum);
-                });
+                pack.empty(rank, |number, sum| copy_slice(bytemuck::cast_slice_mut(outputs[number]), sum));
                 Ok(())
             }
         })

@@ -131,7 +131,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             }
             Request::ReduceScatter { buffers: Buffers::Separate(mut input, output), blocks, .. } => {
                 let mut whole = whole(&blocks);
-                whole.bytes_mut().copy_from_slice(input.read()?);
+                keep(whole.bytes_mut(), input.read()?);
                 let own = bytes(blocks.block(rank));
                 (blocks, Self::Reduces(output, own, whole))
             }
@@ -170,11 +170,11 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let (mut whole, own) = (whole(&blocks), bytes(blocks.block(rank)));
                 let output = match buffers {
                     Buffers::InPlace(mut buffer) => {
-                        whole.bytes_mut()[own].copy_from_slice(buffer.write()?);
+                        keep(&mut whole.bytes_mut()[own], buffer.write()?);
                         buffer
                     }
                     Buffers::Separate(mut input, output) => {
-                        whole.bytes_mut()[own].copy_from_slice(input.read()?);
+                        keep(&mut whole.bytes_mut()[own], input.read()?);
                         output
                     }
                 };

@@ -2,6 +2,7 @@
 
 use super::traits::Reduction;
 use crate::{Plan, Result, Tensor, element};
+use phalanx_kernels::copy_slice;
 
 impl Reduction<'_> {
     /// Reduces a bucket whose gradients lie end to end in `bytes`.
@@ -26,7 +27,7 @@ pub(super) fn copy<T: Tensor>(
     dtype: phalanx::DType,
     scale: Option<f64>,
 ) -> Result<()> {
-    grad.read(|bytes| place.copy_from_slice(bytes))?;
+    grad.read(|bytes| copy_slice(place, bytes))?;
     if let Some(scale) = scale {
         element::multiply(dtype, place, scale);
     }

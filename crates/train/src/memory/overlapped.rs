@@ -6,6 +6,7 @@ use crate::element::{unsupported, with_float};
 use crate::{Plan, Result, Tensor};
 use phalanx::error::OpKind;
 use phalanx::{Element, Error, ProcessGroup, ReduceOp, RegisteredBuffer, Work};
+use phalanx_kernels::copy_slice;
 use std::sync::Arc;
 
 /// A room for each bucket, into which gradients are copied as they come.
@@ -63,7 +64,7 @@ impl<T: Tensor> Memory<T> for Overlapped<T> {
         };
         let (bucket, home) = self.plan.home(parameter);
         let bytes = &self.rooms[bucket].bytes()?[home];
-        grad.write(|grad| grad.copy_from_slice(bytes))?;
+        grad.write(|grad| copy_slice(grad, bytes))?;
         Ok(grad)
     }
 }

@@ -3,6 +3,7 @@
 use super::bytes::copy;
 use super::traits::{Memory, Reduction};
 use crate::{Plan, Result, Tensor, element};
+use phalanx_kernels::copy_slice;
 use std::ops::DerefMut;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl<T: Tensor, R: DerefMut<Target = [u64]> + Send> Memory<T> for Sequential<T, 
         };
         if self.plan.buckets()[bucket].members.len() > 1 {
             let room: &[u8] = bytemuck::cast_slice(&self.room);
-            grad.write(|grad| grad.copy_from_slice(&room[home]))?;
+            grad.write(|grad| copy_slice(grad, &room[home]))?;
         }
         Ok(grad)
     }

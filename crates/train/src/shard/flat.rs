@@ -6,6 +6,7 @@ use crate::element::{convert, with_float};
 use crate::{Array, Result, Tensor, Weights};
 use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
 use phalanx::{DType, Element, ProcessGroup};
+use phalanx_kernels::copy_slice;
 use std::borrow::Borrow;
 use std::ops::Range;
 
@@ -168,7 +169,7 @@ impl<S> Flat<S> {
             model.with(*index, |weight| {
                 weight.write(|weight| {
                     for Piece { rank, in_slice, in_member } in pieces(place, self.slice) {
-                        weight[self.bytes(&in_member)].copy_from_slice(&slices(rank)[self.bytes(&in_slice)]);
+                        copy_slice(&mut weight[self.bytes(&in_member)], &slices(rank)[self.bytes(&in_slice)]);
                     }
                 })
             })?;
