@@ -5,6 +5,7 @@
 //! while there is room, or there are bytes, that is known already, neither reads a line that the other writes.
 
 use crate::cells::{Cells, Hand};
+use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::letters::{COVER_LEN, Enclosed, Letter, Letters, Reader, Writer};
 use crate::pair_copy;
 use crate::region::Line;
@@ -128,6 +129,12 @@ pub(crate) struct End {
 
 /// How often a reader looks for a letter before it says that there is none.
 const LOOKS: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// Whether the reader of a ring hands its lines back: where all lines are, and where long messages are not [lent](crate::loan) and so go through the ring. There, on an EPYC
+/// ("Milan") with cells, messages of 1 MiB take 0.89 of the time with it, and those of 4 MiB 0.76.
+fn ring_is_handed_back() -> bool {
+    lines_are_handed_back() || !kernel_copies_are_worth_it()
+}
 
 fn piece() -> usize {
     if lines_are_handed_back() { PIECE_HANDED_BACK } else { PIECE }
@@ -407,7 +414,7 @@ impl End {
         let copy = |of: Range<usize>, at: Range<usize>| {
             let written = room.ring.part(at);
             written.read_far(&mut buffer[of]);
-            if written.len() >= HAND_BACK_BYTES && lines_are_handed_back() {
+            if written.len() >= HAND_BACK_BYTES && ring_is_handed_back() {
                 written.own_lines();
             }
         };
