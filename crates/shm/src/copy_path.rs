@@ -49,8 +49,18 @@ pub(crate) struct Parts<'a> {
     pub(crate) largest: usize,
     /// Whether all get the same part.
     pub(crate) same: bool,
-    /// Whether each rank that gives copies what it is given, so that of a pair each has claimed the cell that it writes next.
-    pub(crate) both_ways: bool,
+    pub(crate) flow: Flow,
+}
+
+/// Who gives, and what is done with what is given. The same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Only some ranks give.
+    OneWay,
+    /// All give, and copy what they are given, so that of a pair each has claimed the cell that it writes next.
+    Copied,
+    /// All give, and combine what they are given.
+    Combined,
 }
 
 /// The location of a giver's part for this rank.
@@ -152,7 +162,7 @@ impl Team {
                 if past_caches {
                     to.stream_from(from);
                 } else {
-                    self.region.put(to, from, offer.both_ways);
+                    self.region.put(to, from, offer.flow == Flow::Copied);
                 }
                 staged += from.len();
             };
@@ -163,12 +173,15 @@ impl Team {
             }
             staged
         };
-        if self.region.is_swapped() {
+        let is_swapped = self.region.is_swapped();
+        if is_swapped && offer.flow != Flow::OneWay {
+            // Each writes what it has just read.
             fill(false);
             return false;
         }
         let has_one_reader = !offer.same || self.world_size == 2;
-        let may_hand_back = has_one_reader && HAND_BACK_BYTES.contains(&offer.largest) && !self.is_crowded();
+        let is_worth_it = HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped;
+        let may_hand_back = has_one_reader && is_worth_it && !self.is_crowded();
         let parts = if offer.same { 1 } else { self.world_size - 1 };
         self.stores.fill(offer.largest.min(len) * parts, may_hand_back, fill)
     }

@@ -1,6 +1,6 @@
 //! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
 
-use crate::copy_path::{CopyPath, PartLocation, Parts, line, within};
+use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, line, within};
 use crate::plan::{Kind, Plan};
 use crate::region::LINE_WORDS;
 use crate::span::{List, Span};
@@ -75,6 +75,10 @@ impl Transfer<'_> {
     /// Whether every rank gives and takes.
     pub(crate) fn both_ways(&self) -> bool {
         self.givers == Givers::All
+    }
+
+    fn flow(&self) -> Flow {
+        if self.both_ways() { Flow::Copied } else { Flow::OneWay }
     }
 
     /// How many parts a giver shows.
@@ -227,7 +231,7 @@ impl Team {
         }
         let path = self.pull_path(way, pull);
         let Transfer { part, largest, same, .. } = pull;
-        let offer = Parts { buffer: source, part, largest, same, both_ways: pull.both_ways() };
+        let offer = Parts { buffer: source, part, largest, same, flow: pull.flow() };
         let steps = Self::steps(path, pull.largest);
         let first = self.next_given(steps);
         let gives = pull.givers.contain(self.rank);
@@ -330,7 +334,7 @@ impl Team {
         path: CopyPath,
         step: usize,
         piece: u64,
-        Parts { same, both_ways, .. }: Parts<'_>,
+        Parts { same, flow, .. }: Parts<'_>,
         output: Span,
         place: Range<usize>,
         call: &mut Call<'_>,
@@ -342,7 +346,8 @@ impl Team {
         let range = within(&place, len, step);
         let staged = self.staged(giver, len, same, range.len(), piece);
         // Lines that their writer owns are not asked for before they are written: they would have to be taken back from here.
-        let asked = if both_ways && self.region.is_claimed() { Span::EMPTY } else { staged };
+        let writes_next = flow == Flow::Copied;
+        let asked = if writes_next && self.region.is_claimed() { Span::EMPTY } else { staged };
         let found = if step == 0 {
             self.find(giver, place.len(), same, asked, piece, call)?
         } else {
@@ -351,7 +356,7 @@ impl Team {
         };
         match found {
             PartLocation::Staged => {
-                self.region.get(output.part(range), staged, both_ways);
+                self.region.get(output.part(range), staged, writes_next);
                 self.hand_back(giver, piece, staged);
                 Ok(true)
             }

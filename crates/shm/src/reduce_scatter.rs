@@ -2,7 +2,7 @@
 //! the other all it has.
 
 use crate::all_reduce::Reduction;
-use crate::copy_path::{CopyPath, PartLocation, Parts, within};
+use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, within};
 use crate::plan::{Kind, Plan};
 use crate::span::{List, Span};
 use crate::team::Team;
@@ -46,7 +46,8 @@ impl Team {
             _ => {
                 let path = self.path(way, largest, self.world_size, false);
                 self.run(call, path.planned(plan), |team, call| {
-                    let offer = Parts { buffer: input, part: &block, largest, same: false, both_ways: false };
+                    let offer =
+                        Parts { buffer: input, part: &block, largest, same: false, flow: Flow::Combined };
                     team.combine_given(call, offer, path, output, reduction)
                 })
             }
@@ -65,7 +66,7 @@ impl Team {
         let plan = path.planned(Plan::of(Kind::Reduce, MemoryWay::Staged).over(largest));
         let whole = |_| 0..largest;
         self.run(call, plan, |team, call| {
-            let offer = Parts { buffer, part: &whole, largest, same: true, both_ways: false };
+            let offer = Parts { buffer, part: &whole, largest, same: true, flow: Flow::OneWay };
             team.combine_given(call, offer, path, buffer, reduction)
         })
     }
