@@ -15,9 +15,16 @@ const LEN: usize = 1 << 20;
 /// The shortest counts. With four, an EPYC whose kernel takes 3.3 times as long as a rank found less than twice as long once in some 20 processes.
 const TRIES: usize = 10;
 
+/// What this process has measured, or was told by one of its host.
+static WORTH_IT: OnceLock<bool> = OnceLock::new();
+
+/// Another process of this host has measured it. What this one knows already stays.
+pub(crate) fn kernel_copies_were_measured(are_worth_it: bool) {
+    WORTH_IT.get_or_init(|| are_worth_it);
+}
+
 /// Takes about a millisecond the first time.
 pub(crate) fn kernel_copies_are_worth_it() -> bool {
-    static WORTH_IT: OnceLock<bool> = OnceLock::new();
     *WORTH_IT.get_or_init(|| measure().is_ok_and(|[kernel, own]| kernel < 2 * own))
 }
 

@@ -67,7 +67,7 @@ impl Span {
         unsafe { phalanx_kernels::copy_by_pages(from.start, self.start, self.len) };
     }
 
-    /// As [`copy_from`](Self::copy_from), by the C library's copy but where that is slow: where no other core has touched either, or where that was measured to be faster.
+    /// As [`copy_from`](Self::copy_from), by the C library's copy except where that is slow: for memory that no other core has touched, or where that was measured to be faster.
     ///
     /// # Panics
     /// If `from` has another length.

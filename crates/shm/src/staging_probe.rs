@@ -122,7 +122,7 @@ impl WaitCheck for Within {
     }
 }
 
-/// Whether lines are handed back to their writer on this machine: see `stores.rs`. Not where cells that change hands are faster.
+/// Whether all lines with one reader are handed back to their writer on this machine: see `stores.rs`. Not where cells that change hands are faster; there those of rings may be.
 pub(crate) fn lines_are_handed_back() -> bool {
     !matches!(FOUND.get(), Some(&(SWAPPED | CLAIMED)))
 }

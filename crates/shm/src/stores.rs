@@ -9,8 +9,8 @@
 //! - Stores **past the caches** take nothing from anybody: 2.6 ns. But what they wrote is then read from memory, which takes longer than from a
 //!   near cache.
 //!
-//! Where two ranks stage in cells that change hands, each writes what it has just read, which needs neither; but what only one of them gives is written there
-//! as here, and handed back by nobody.
+//! Two ranks that stage in cells that change hands write what they have just read, and so need neither way. What only one of them gives is the exception: it is
+//! stored past the caches where that is faster, and its lines are not handed back.
 //!
 //! Which is better depends on where the two cores are, and a virtual machine may be moved at any time. So each rank looks at
 //! how long its stores take either way.
@@ -24,9 +24,8 @@ const TELLING_BYTES: usize = 8 << 10;
 const PIECES_PAST: u32 = 1024;
 /// Every so many pieces through the caches, one goes past them, to see how long that takes.
 const PIECES_THROUGH: u32 = 128;
-/// Every so many pieces through the caches, one is timed, and those after a slow one: to look at the clock twice takes as long as a KiB.
+/// Of so many pieces through the caches one is timed, and each after a slow one: to look at the clock twice takes as long as to copy a KiB.
 const TIMED_EVERY: u32 = 4;
-const _: () = assert!(PIECES_THROUGH.is_multiple_of(TIMED_EVERY));
 
 /// Slow pieces in a row that cannot be chance, as one that was interrupted, or some that found their source in no cache.
 const SLOW_IN_A_ROW: u32 = 8;

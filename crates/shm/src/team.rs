@@ -6,7 +6,7 @@
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
 use crate::backoff::Backoff;
-use crate::copy_probe::kernel_copies_are_worth_it;
+use crate::copy_probe::{kernel_copies_are_worth_it, kernel_copies_were_measured};
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::forced::{Choice, Forced, NotTaken};
@@ -216,6 +216,9 @@ impl Team {
         let answers = self.exchange(answers, call)?;
         if answers.iter().any(|words| words[0] == 0) {
             self.processes = Arc::default();
+        }
+        if answers[0][1] != 0 {
+            kernel_copies_were_measured(answers[0][2] != 0);
         }
         self.reads_memory = answers.iter().all(|words| words[1] != 0) && answers[0][2] != 0;
         Ok(())

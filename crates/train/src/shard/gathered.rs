@@ -3,6 +3,7 @@
 use super::flat::Flat;
 use crate::{Error, Result, Tensor, Weights};
 use phalanx::{ProcessGroup, ReduceOp, Work};
+use phalanx_kernels::copy_slice;
 use std::collections::HashMap;
 
 /// The bytes before each rank's slice: the number of the flat. By it, ranks that gather different flats notice.
@@ -184,9 +185,10 @@ impl Gathered {
 
 /// This rank's message of a flat: its number, and this rank's slice.
 fn message<S: Tensor>(at: usize, flat: &Flat<S>) -> Result<Vec<u8>> {
-    let mut message = Vec::with_capacity(HEADER + flat.slice_bytes());
-    message.extend_from_slice(&(at as u64).to_le_bytes());
-    flat.with_slice(|slice| message.extend_from_slice(slice))?;
+    let mut message = vec![0; HEADER + flat.slice_bytes()];
+    let (header, room) = message.split_at_mut(HEADER);
+    header.copy_from_slice(&(at as u64).to_le_bytes());
+    flat.with_slice(|slice| copy_slice(room, slice))?;
     Ok(message)
 }
 

@@ -14,6 +14,7 @@ use crate::host::shm::ShmTeam;
 use crate::trace::clock;
 use phalanx_algo::{LevelsCall, LevelsWay, Way};
 use phalanx_core::{DType, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
+use phalanx_kernels::copy_slice;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -351,11 +352,11 @@ impl Parts<'_> {
         let mut scratch = Scratch::new(column.len() * self.element());
         let blocks = scratch.bytes_mut();
         let block_in = |host: usize| self.bytes(layout.block(host * per_host + self.index));
-        blocks[self.bytes(column.block(self.host))].copy_from_slice(&buffer[block_in(self.host)]);
+        copy_slice(&mut blocks[self.bytes(column.block(self.host))], &buffer[block_in(self.host)]);
         let buffers = Buffers::InPlace(&mut *blocks);
         let gathered = self.inter(Request::AllGather { buffers, blocks: column.clone() }, None);
         for host in (0..self.levels.hosts.len()).filter(|&host| host != self.host) {
-            buffer[block_in(host)].copy_from_slice(&blocks[self.bytes(column.block(host))]);
+            copy_slice(&mut buffer[block_in(host)], &blocks[self.bytes(column.block(host))]);
         }
         drop(scratch);
         gathered?;
@@ -387,7 +388,7 @@ impl Parts<'_> {
             Buffers::InPlace(buffer) => &mut buffer[own],
             Buffers::Separate(_, output) => output,
         };
-        output.copy_from_slice(&sums[self.bytes(column.block(self.host))]);
+        copy_slice(output, &sums[self.bytes(column.block(self.host))]);
         reduced
     }
 
