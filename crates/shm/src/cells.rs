@@ -43,12 +43,15 @@ impl Cells {
 pub(crate) struct Hand {
     cells: [u8; CELLS],
     len: usize,
+    /// Which those are: a bit for each.
+    owned: u16,
 }
+const _: () = assert!(CELLS == u16::BITS as usize);
 
 impl Hand {
     /// What an end owns at first: the ends of a pair are 0 and 1.
     pub(crate) fn of_end(end: usize) -> Self {
-        let mut hand = Self { cells: [0; CELLS], len: 0 };
+        let mut hand = Self { cells: [0; CELLS], len: 0, owned: 0 };
         let first = end % 2 * (CELLS / 2);
         (first..first + CELLS / 2).for_each(|cell| hand.put(cell));
         hand
@@ -57,7 +60,9 @@ impl Hand {
     /// The cell that is to be written next, which then belongs to the other end.
     pub(crate) fn take(&mut self) -> Option<usize> {
         self.len = self.len.checked_sub(1)?;
-        Some(self.cells[self.len].into())
+        let cell = self.cells[self.len];
+        self.owned &= !(1 << cell);
+        Some(cell.into())
     }
 
     /// The owned cells, the one on top last.
@@ -67,8 +72,13 @@ impl Hand {
     }
 
     /// A cell was read to its end. One that was owned already is named by nonsense, and stays where it is.
+    ///
+    /// # Panics
+    /// If there is no such cell.
     pub(crate) fn put(&mut self, cell: usize) {
-        if !self.cells[..self.len].iter().any(|&owned| usize::from(owned) == cell) {
+        assert!(cell < CELLS, "cell {cell} of {CELLS}");
+        if self.owned & 1 << cell == 0 {
+            self.owned |= 1 << cell;
             self.cells[self.len] = cell as u8;
             self.len += 1;
         }

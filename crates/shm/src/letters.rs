@@ -152,18 +152,23 @@ impl Writer {
         if len == 0 {
             return None;
         }
-        store(&letters.after(self.written).words, &bytes[..len.next_multiple_of(8)]);
+        store(&letters.after(self.written).words, bytes[..len.next_multiple_of(8)].as_chunks().0);
         self.post(letters, len);
         Some(len)
     }
 
     /// Writes a letter with at most [`COVER_LEN`] bytes, after which come those that are enclosed. One must be [free](Self::is_free), and the cell written.
     pub(crate) fn enclose(&mut self, letters: &Letters, cover: &[u8], enclosed: Enclosed) {
-        let mut bytes = [0; COVER_LEN];
-        bytes[..cover.len()].copy_from_slice(cover);
         let words = &letters.after(self.written).words;
         words[0].store((enclosed.len as u64) << 8 | enclosed.cell as u64, Ordering::Relaxed);
-        store(&words[1..], &bytes[..cover.len().next_multiple_of(8)]);
+        let (whole, rest) = cover.as_chunks();
+        let (first, last) = words[1..=COVER_LEN / 8].split_at(whole.len());
+        store(first, whole);
+        if let Some(word) = last.first() {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
         self.post(letters, ENCLOSES | cover.len());
     }
 
@@ -176,8 +181,8 @@ impl Writer {
 
 /// Writes whole words.
 #[inline]
-fn store(words: &[AtomicU64], bytes: &[u8]) {
-    for (word, bytes) in words.iter().zip(bytes.as_chunks().0) {
+fn store(words: &[AtomicU64], bytes: &[[u8; 8]]) {
+    for (word, bytes) in words.iter().zip(bytes) {
         word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
     }
 }
@@ -254,11 +259,15 @@ impl Reader {
         let Contents { len, enclosed } = contents;
         let mut n = 0;
         if self.taken < len {
-            let mut bytes = [0; LETTER_LEN];
             let words = &letters.after(self.read).words[usize::from(enclosed.is_some())..];
-            load(words, &mut bytes[..len]);
             n = buffer.len().min(len - self.taken);
-            buffer[..n].copy_from_slice(&bytes[self.taken..self.taken + n]);
+            if n == len {
+                load(words, &mut buffer[..n]);
+            } else {
+                let mut bytes = [0; LETTER_LEN];
+                load(words, &mut bytes[..len]);
+                buffer[..n].copy_from_slice(&bytes[self.taken..self.taken + n]);
+            }
             self.taken += n;
         }
         if let Some(Enclosed { cell, len: cell_len }) = enclosed

@@ -79,6 +79,12 @@ pub(crate) struct Room {
     pub(crate) cells: Cells,
 }
 
+// SAFETY: it says where memory is. Whoever makes a span promises that the protocol keeps others away from what is used through it: here that is the pipe's, whose ends are used by
+// one thread at a time, whichever it is.
+unsafe impl Send for Room {}
+// SAFETY: as above; by reference alone nothing is read or written.
+unsafe impl Sync for Room {}
+
 /// Parts of a message, of which more and more is written.
 #[derive(Debug)]
 struct Parts<'a> {
@@ -272,7 +278,7 @@ impl End {
     pub(crate) fn write(
         &mut self,
         pipe: &Pipe,
-        room: impl FnOnce() -> Room,
+        room: &Room,
         hand: &mut Hand,
         parts: &[IoSlice<'_>],
         wake: &impl Fn(),
@@ -281,7 +287,7 @@ impl End {
             return len;
         }
         let parts = Parts::new(parts);
-        self.write_long(pipe, room(), hand, parts, wake)
+        self.write_long(pipe, room, hand, parts, wake)
     }
 
     /// Writes `parts` into a letter, if they fit and one is free; returns how many bytes.
@@ -301,7 +307,7 @@ impl End {
     fn write_long(
         &mut self,
         pipe: &Pipe,
-        room: Room,
+        room: &Room,
         hand: &mut Hand,
         mut parts: Parts<'_>,
         wake: &impl Fn(),
@@ -357,7 +363,7 @@ impl End {
     pub(crate) fn read(
         &mut self,
         pipe: &Pipe,
-        room: impl FnOnce() -> Room,
+        room: &Room,
         hand: &mut Hand,
         buffer: &mut [u8],
         wake: &impl Fn(),
@@ -367,7 +373,7 @@ impl End {
         }
         match self.letters_in.read_whole(&pipe.letters, buffer) {
             Some(n @ 1..) => n,
-            _ => self.read_long(pipe, room(), hand, buffer, wake),
+            _ => self.read_long(pipe, room, hand, buffer, wake),
         }
     }
 
@@ -385,7 +391,7 @@ impl End {
     fn read_long(
         &mut self,
         pipe: &Pipe,
-        room: Room,
+        room: &Room,
         hand: &mut Hand,
         buffer: &mut [u8],
         wake: &impl Fn(),

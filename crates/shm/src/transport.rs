@@ -159,7 +159,8 @@ impl Segment {
 struct Link {
     outgoing: End,
     incoming: End,
-    has_cells: bool,
+    /// Through what bytes go out, and come in.
+    rooms: [Room; 2],
     hand: Hand,
     lender: Lender,
     taker: Taker,
@@ -174,10 +175,11 @@ impl Link {
         let wants_cells = are_few(segment.world_size) && !lines_are_handed_back();
         let has_cells = segment.pipe(rank.min(peer), rank.max(peer)).has_cells(wants_cells);
         let capacity = if has_cells { len / 2 } else { len };
+        let rooms = [segment.room(rank, peer, has_cells), segment.room(peer, rank, has_cells)];
         Self {
             outgoing: End::new(Direction::Send, capacity),
             incoming: End::new(Direction::Recv, capacity),
-            has_cells,
+            rooms,
             hand: Hand::of_end(usize::from(rank > peer)),
             lender: Lender::default(),
             taker: Taker::default(),
@@ -299,8 +301,7 @@ impl ShmTransport {
     #[inline]
     fn write(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> usize {
         let (from, to) = (self.rank, peer);
-        let Parts { link: Link { outgoing, hand, has_cells, .. }, segment, waker } = self.link(peer);
-        let room = || segment.room(from, to, *has_cells);
+        let Parts { link: Link { outgoing, hand, rooms: [room, _], .. }, segment, waker } = self.link(peer);
         outgoing.write(segment.pipe(from, to), room, hand, bytes, &|| waker.wake())
     }
 
@@ -464,8 +465,9 @@ impl Transport for ShmTransport {
         // Before the bytes: those that were written before it was closed are not overlooked.
         let is_closed = self.is_closed(peer);
         let (from, to) = (peer, self.rank);
-        let Parts { link: Link { incoming, hand, has_cells, taker, .. }, segment, waker } = self.link(peer);
-        let (pipe, room) = (segment.pipe(from, to), || segment.room(from, to, *has_cells));
+        let Parts { link: Link { incoming, hand, rooms: [_, room], taker, .. }, segment, waker } =
+            self.link(peer);
+        let pipe = segment.pipe(from, to);
         let mut n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
         if n == 0 && segment.loan(from, to).is_some_and(|loan| taker.offered(loan).is_some()) {
             // What was written before it was lent comes first, and is seen now.

@@ -48,13 +48,13 @@ impl Both {
 
     fn write(&mut self, bytes: &[u8]) -> usize {
         let (room, parts) = (self.room(), [IoSlice::new(&bytes[..1]), IoSlice::new(&bytes[1..])]);
-        self.writer.write(&self.pipe, || room, &mut self.hands[0], &parts, &|| {})
+        self.writer.write(&self.pipe, &room, &mut self.hands[0], &parts, &|| {})
     }
 
     fn read(&mut self, len: usize) -> Vec<u8> {
         let room = self.room();
         let mut buffer = vec![0; len];
-        let n = self.reader.read(&self.pipe, || room, &mut self.hands[1], &mut buffer, &|| {});
+        let n = self.reader.read(&self.pipe, &room, &mut self.hands[1], &mut buffer, &|| {});
         buffer.truncate(n);
         buffer
     }
@@ -150,13 +150,13 @@ impl Pair {
 
     fn write(&mut self, from: usize, head: &[u8], body: &[u8]) -> usize {
         let (room, parts) = (self.room(from), [IoSlice::new(head), IoSlice::new(body)]);
-        self.outgoing[from].write(&self.pipes[from], || room, &mut self.hands[from], &parts, &|| {})
+        self.outgoing[from].write(&self.pipes[from], &room, &mut self.hands[from], &parts, &|| {})
     }
 
     fn read(&mut self, from: usize, len: usize) -> Vec<u8> {
         let (room, mut buffer) = (self.room(from), vec![0; len]);
         let hand = &mut self.hands[1 - from];
-        let n = self.incoming[1 - from].read(&self.pipes[from], || room, hand, &mut buffer, &|| {});
+        let n = self.incoming[1 - from].read(&self.pipes[from], &room, hand, &mut buffer, &|| {});
         buffer.truncate(n);
         buffer
     }
