@@ -61,6 +61,8 @@ pub use host::own_health::{Health, Running};
 #[doc(no_inline)]
 pub use phalanx_control as control;
 pub use phalanx_core::{Error, ReduceOp, Result};
+#[doc(no_inline)]
+pub use phalanx_kernels::copy_slice;
 #[doc(hidden)]
 pub use warning::warn;
 

@@ -138,7 +138,7 @@ pub mod backend {
         Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
         CallQueue, Changed, Completion, Encryption, Extent, Health, HostCall, HostMessage, JobHandle,
         LinksStart, OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Received, Request, Running, Untyped,
-        register_backend,
+        copy_slice, register_backend,
     };
     #[cfg(not(feature = "ucx"))]
     pub use phalanx_group::{backend_kind, registered_backends};

@@ -52,7 +52,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) flow: Flow,
 }
 
-/// Who gives, and what is done with what is given. The same on all ranks.
+/// Which ranks give, and what is done with what is given. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// Only some ranks give.

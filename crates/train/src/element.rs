@@ -1,9 +1,9 @@
 //! Work on elements whose type is known at run time, for adapters whose tensors the host sees.
 
 use half::{bf16, f16};
+use phalanx::backend::copy_slice;
 use phalanx::error::OpKind;
 use phalanx::{DType, Element, Error, ProcessGroup, ReduceOp};
-use phalanx_kernels::copy_slice;
 use std::ops::{Add, Div, Mul, Sub};
 
 /// Evaluates `$body` with `$T` as the Rust type of `$dtype`, or `$otherwise` for a type of later versions.

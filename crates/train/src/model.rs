@@ -2,7 +2,7 @@
 
 use crate::{Error, Result, Tensor, element};
 use phalanx::ProcessGroup;
-use phalanx_kernels::copy_slice;
+use phalanx::backend::copy_slice;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use super::traits::Reduction;
 use crate::{Plan, Result, Tensor, element};
-use phalanx_kernels::copy_slice;
+use phalanx::backend::copy_slice;
 
 impl Reduction<'_> {
     /// Reduces a bucket whose gradients lie end to end in `bytes`.

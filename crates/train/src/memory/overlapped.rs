@@ -4,9 +4,9 @@ use super::bytes::copy;
 use super::traits::{Memory, Reduction};
 use crate::element::{unsupported, with_float};
 use crate::{Plan, Result, Tensor};
+use phalanx::backend::copy_slice;
 use phalanx::error::OpKind;
 use phalanx::{Element, Error, ProcessGroup, ReduceOp, RegisteredBuffer, Work};
-use phalanx_kernels::copy_slice;
 use std::sync::Arc;
 
 /// A room for each bucket, into which gradients are copied as they come.

@@ -3,7 +3,7 @@
 use super::bytes::copy;
 use super::traits::{Memory, Reduction};
 use crate::{Plan, Result, Tensor, element};
-use phalanx_kernels::copy_slice;
+use phalanx::backend::copy_slice;
 use std::ops::DerefMut;
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@ use crate::checkpoint::Extent;
 use crate::element::{convert, with_float};
 use crate::{Array, Result, Tensor, Weights};
 use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
+use phalanx::backend::copy_slice;
 use phalanx::{DType, Element, ProcessGroup};
-use phalanx_kernels::copy_slice;
 use std::borrow::Borrow;
 use std::ops::Range;
 

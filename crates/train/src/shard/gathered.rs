@@ -2,8 +2,8 @@
 
 use super::flat::Flat;
 use crate::{Error, Result, Tensor, Weights};
+use phalanx::backend::copy_slice;
 use phalanx::{ProcessGroup, ReduceOp, Work};
-use phalanx_kernels::copy_slice;
 use std::collections::HashMap;
 
 /// The bytes before each rank's slice: the number of the flat. By it, ranks that gather different flats notice.
