@@ -152,7 +152,7 @@ impl Writer {
         if len == 0 {
             return None;
         }
-        store(&letters.after(self.written).words, bytes[..len.next_multiple_of(8)].as_chunks().0);
+        store(&letters.after(self.written).words, &bytes[..len.next_multiple_of(8)]);
         self.post(letters, len);
         Some(len)
     }
@@ -161,14 +161,7 @@ impl Writer {
     pub(crate) fn enclose(&mut self, letters: &Letters, cover: &[u8], enclosed: Enclosed) {
         let words = &letters.after(self.written).words;
         words[0].store((enclosed.len as u64) << 8 | enclosed.cell as u64, Ordering::Relaxed);
-        let (whole, rest) = cover.as_chunks();
-        let (first, last) = words[1..=COVER_LEN / 8].split_at(whole.len());
-        store(first, whole);
-        if let Some(word) = last.first() {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-        }
+        store(&words[1..], cover);
         self.post(letters, ENCLOSES | cover.len());
     }
 
@@ -179,11 +172,17 @@ impl Writer {
     }
 }
 
-/// Writes whole words.
+/// Writes these bytes, word by word; the last word ends with zeros.
 #[inline]
-fn store(words: &[AtomicU64], bytes: &[[u8; 8]]) {
-    for (word, bytes) in words.iter().zip(bytes) {
+fn store(words: &[AtomicU64], bytes: &[u8]) {
+    let (whole, rest) = bytes.as_chunks();
+    for (word, bytes) in words.iter().zip(whole) {
         word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        words[whole.len()].store(u64::from_le_bytes(last), Ordering::Relaxed);
     }
 }
 

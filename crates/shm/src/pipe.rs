@@ -82,8 +82,6 @@ pub(crate) struct Room {
 // SAFETY: it says where memory is. Whoever makes a span promises that the protocol keeps others away from what is used through it: here that is the pipe's, whose ends are used by
 // one thread at a time, whichever it is.
 unsafe impl Send for Room {}
-// SAFETY: as above; by reference alone nothing is read or written.
-unsafe impl Sync for Room {}
 
 /// Parts of a message, of which more and more is written.
 #[derive(Debug)]
@@ -273,7 +271,7 @@ impl End {
         done
     }
 
-    /// Writes as much of `parts` as there is room for; `hand` has the cells that this rank may write. What fits into a letter needs no `room`.
+    /// Writes as much of `parts` as there is room for; `hand` has the cells that this rank may write.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -358,7 +356,7 @@ impl End {
         true
     }
 
-    /// Reads as many bytes as there are, or some of them; cells that were read to their end go into `hand`. What is in a letter needs no `room`.
+    /// Reads as many bytes as there are, or some of them; cells that were read to their end go into `hand`.
     #[inline]
     pub(crate) fn read(
         &mut self,
