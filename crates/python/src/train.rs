@@ -4,6 +4,7 @@ use crate::errors::{exception, training};
 use crate::group::{Group, waiting};
 use crate::memory::Region;
 use crate::site::{Site, caller};
+use phalanx::backend::copy_slice;
 use phalanx::{CallSite, DType, ProcessGroup};
 use phalanx_train::{Array, Error, Parameter, Result, Share, Tensor};
 use pyo3::exceptions::PyValueError;
@@ -26,7 +27,7 @@ impl Gradient {
             Self::Own(array) => Ok(array),
             Self::Lent { .. } => {
                 let mut array = Array::zeros(self.dtype(), self.dims(), &())?;
-                self.read(|from| array.write(|to| to.copy_from_slice(from)))??;
+                self.read(|from| array.write(|to| copy_slice(to, from)))??;
                 Ok(array)
             }
         }
@@ -182,7 +183,7 @@ impl Reducer {
             for (place, gradient) in places.iter_mut().zip(&reduced) {
                 if let Some(gradient @ Gradient::Own(_)) = gradient {
                     // SAFETY: as in `Gradient::write`.
-                    gradient.read(|from| unsafe { place.write() }.copy_from_slice(from))?;
+                    gradient.read(|from| copy_slice(unsafe { place.write() }, from))?;
                 }
             }
             Ok(reduced.iter().map(Option::is_some).collect())

@@ -5,10 +5,9 @@
 
 use crate::engine::scratch::Scratch;
 use crate::group::call::{HostCall, HostRequest, element};
-use crate::group::memory::keep;
 use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{DType, Error, Layout, ReduceOp, Result};
-use phalanx_kernels::Kernel;
+use phalanx_kernels::{Kernel, copy_slice};
 use std::ops::Range;
 
 impl HostCall<'_> {
@@ -81,7 +80,7 @@ pub(crate) fn derived<E>(
             let mut whole = Scratch::new(input.len());
             let buffers = Buffers::Separate(input, whole.bytes_mut());
             perform(Request::AllReduce { buffers, reduce })?;
-            keep(output, &whole.bytes()[bytes(blocks.block(rank))]);
+            copy_slice(output, &whole.bytes()[bytes(blocks.block(rank))]);
             Ok(())
         }
         Request::Broadcast { buffer, root } => {

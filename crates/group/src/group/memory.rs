@@ -3,6 +3,7 @@
 use crate::group::pending::Bytes;
 use crate::group::request::Buffers;
 use phalanx_core::{CallSite, OpKind};
+use phalanx_kernels::copy_slice;
 use std::ops::Range;
 
 /// Memory that has a length.
@@ -163,7 +164,7 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
         match self {
             Self::InPlace(buffer) => buffer,
             Self::Separate(input, output) => {
-                keep(output, input);
+                copy_slice(output, input);
                 output
             }
         }
@@ -174,14 +175,9 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
         match self {
             Self::InPlace(buffer) => buffer,
             Self::Separate(input, output) => {
-                keep(&mut output[own], input);
+                copy_slice(&mut output[own], input);
                 output
             }
         }
     }
-}
-
-/// What a rank gives itself.
-pub(crate) fn keep(output: &mut [u8], input: &[u8]) {
-    phalanx_kernels::copy_slice(output, input);
 }

@@ -4,11 +4,11 @@
 
 use crate::engine::scratch::Scratch;
 use crate::group::call::HostRequest;
-use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable, keep};
+use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable};
 use crate::group::pending::Bytes;
 use crate::group::request::{Buffers, Request};
 use phalanx_core::{DType, ReduceOp, Result};
-use phalanx_kernels::{Conversion, Factor};
+use phalanx_kernels::{Conversion, Factor, copy_slice};
 use std::any::Any;
 use std::convert::Infallible;
 use std::ops::Range;
@@ -171,7 +171,7 @@ impl<O: Writable> Aside<O> {
         let output = &mut output.write()?[place.clone()];
         match conversion {
             Some(conversion) => conversion.narrow(&products.bytes()[2 * own.start..2 * own.end], output),
-            None => keep(output, &products.bytes()[own.clone()]),
+            None => copy_slice(output, &products.bytes()[own.clone()]),
         }
         Ok(())
     }

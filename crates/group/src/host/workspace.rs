@@ -4,10 +4,11 @@ use crate::engine::collective::Memory;
 use crate::engine::scratch::Scratch;
 use crate::group::call::element;
 use crate::group::derived::fold_scan;
-use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable, keep};
+use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable};
 use crate::group::pending::Bytes;
 use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{DType, Layout, OpKind, ReduceOp};
+use phalanx_kernels::copy_slice;
 use std::ops::Range;
 
 /// What an algorithm is chosen and planned by. The same on all ranks, but for the layouts of an uneven all_to_all.
@@ -107,7 +108,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let output = match buffers {
                     Buffers::InPlace(buffer) => buffer,
                     Buffers::Separate(mut input, mut output) => {
-                        keep(output.write()?, input.read()?);
+                        copy_slice(output.write()?, input.read()?);
                         output
                     }
                 };
@@ -120,7 +121,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let output = match buffers {
                     Buffers::InPlace(buffer) => buffer,
                     Buffers::Separate(mut input, mut output) => {
-                        keep(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
+                        copy_slice(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
                         output
                     }
                 };
@@ -131,13 +132,13 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             }
             Request::ReduceScatter { buffers: Buffers::Separate(mut input, output), blocks, .. } => {
                 let mut whole = whole(&blocks);
-                keep(whole.bytes_mut(), input.read()?);
+                copy_slice(whole.bytes_mut(), input.read()?);
                 let own = bytes(blocks.block(rank));
                 (blocks, Self::Reduces(output, own, whole))
             }
             Request::Gather { input, output: Some(mut output), blocks, .. } => {
                 if let Some(mut input) = input {
-                    keep(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
+                    copy_slice(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
                 }
                 (blocks, Self::InPlace(output))
             }
@@ -160,7 +161,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let is_even = matches!(blocks, BlockExchange::Even { .. });
                 let (send, recv) = blocks.layouts(world_size);
                 let own = &input.read()?[bytes(send.block(rank))];
-                keep(&mut output.write()?[bytes(recv.block(rank))], own);
+                copy_slice(&mut output.write()?[bytes(recv.block(rank))], own);
                 recv_layout = (!is_even).then_some(recv);
                 (send, Self::Separate(input, output))
             }
@@ -170,11 +171,11 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 let (mut whole, own) = (whole(&blocks), bytes(blocks.block(rank)));
                 let output = match buffers {
                     Buffers::InPlace(mut buffer) => {
-                        keep(&mut whole.bytes_mut()[own], buffer.write()?);
+                        copy_slice(&mut whole.bytes_mut()[own], buffer.write()?);
                         buffer
                     }
                     Buffers::Separate(mut input, output) => {
-                        keep(&mut whole.bytes_mut()[own], input.read()?);
+                        copy_slice(&mut whole.bytes_mut()[own], input.read()?);
                         output
                     }
                 };
@@ -194,7 +195,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             Self::Gives(input, own, rest) => {
                 *rest = Rest::of(touched, own);
                 if let Rest::Kept(start, kept) = rest {
-                    keep(&mut kept.bytes_mut()[within(own, *start)], input.read()?);
+                    copy_slice(&mut kept.bytes_mut()[within(own, *start)], input.read()?);
                 }
             }
             Self::Takes(_, own, rest) => *rest = Rest::of(touched, own),
@@ -232,14 +233,14 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
     /// [`Changed`]: a buffer of the program's own making.
     pub(crate) fn finish(&mut self) -> Result<(), Changed> {
         match self {
-            Self::Reduces(output, own, whole) => keep(output.write()?, &whole.bytes()[own.clone()]),
+            Self::Reduces(output, own, whole) => copy_slice(output.write()?, &whole.bytes()[own.clone()]),
             Self::Takes(output, own, Rest::Kept(start, kept)) => {
-                keep(output.write()?, &kept.bytes()[within(own, *start)]);
+                copy_slice(output.write()?, &kept.bytes()[within(own, *start)]);
             }
             Self::Scans(output, whole, Scan { reduce, dtype, rank }) => {
                 fold_scan(output.write()?, whole.bytes(), *reduce, *dtype, *rank);
             }
-            Self::Sends(input, own, Some(output)) => keep(output.write()?, &input.read()?[own.clone()]),
+            Self::Sends(input, own, Some(output)) => copy_slice(output.write()?, &input.read()?[own.clone()]),
             Self::Sends(.., None)
             | Self::InPlace(_)
             | Self::Separate(..)

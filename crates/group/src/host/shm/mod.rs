@@ -12,7 +12,6 @@ use crate::engine::eager::EAGER_LIMIT;
 use crate::group::backend::{Address, Backend, BufferMemory, HostMessage, OnTimeout, counted};
 use crate::group::call::{HostCall, HostRequest, OwnedCall, element};
 use crate::group::derived::derived;
-use crate::group::memory::keep;
 use crate::group::pending::{Bytes, Pending};
 use crate::group::request::{BlockExchange, Buffers, Request};
 use crate::host::BackendChoice;
@@ -23,7 +22,7 @@ use crate::host::scheduled::ScheduledBackend;
 use crate::trace::{Trace, clock};
 use phalanx_algo::{Kind, Selector, Way};
 use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Peer, ReduceOp, Result, Signature};
-use phalanx_kernels::Kernel;
+use phalanx_kernels::{Kernel, copy_slice};
 use phalanx_shm::{Call, Fault, Givers, Own, Reduction, ShmTransport, Team, Transfer};
 use phalanx_trace::is_precise;
 use phalanx_transport::Wire;
@@ -440,7 +439,7 @@ fn run(
                 team.pull_uneven(shm, buffers, transfer)
             }?;
             // After that: the others wait for what this rank gives them.
-            keep(&mut output[place(rank)], &input[part(rank)]);
+            copy_slice(&mut output[place(rank)], &input[part(rank)]);
             Ok(())
         }
         request @ Request::Scan { .. } => derived(request, values.dtype, rank, world_size, |part| {
