@@ -169,15 +169,20 @@ int main(int argc, char **argv) {
   std::vector<std::string> algorithms{"-"};
   if (task.op == ALL_REDUCE) algorithms = {"ring", "bcube", "halving_doubling", "ring_chunked"};
   bool in_place = !is_divided(task.op) || task.op == REDUCE_SCATTER;
-  for (auto &name : algorithms)
-    for (int s = 0; s < task.bytes_len; s++) {
-      Case c;
-      if (!begin(&c, task.op, in_place, strtoull(task.bytes[s], nullptr, 10), rank_, world)) continue;
-      prepared = prepare(name, &c);
-      barrier(control);
-      measure(&peer, &c, &task, name.c_str());
-      prepared = nullptr;
-      end(&c);
+  meet(&task);
+  for (int s = 0; s < task.bytes_len; s++)
+    for (int round = 0; round < task.rounds; round++) {
+      begin_turn(&task);
+      for (auto &name : algorithms) {
+        Case c;
+        if (!begin(&c, task.op, in_place, strtoull(task.bytes[s], nullptr, 10), rank_, world)) continue;
+        prepared = prepare(name, &c);
+        barrier(control);
+        measure(&peer, &c, &task, name.c_str());
+        prepared = nullptr;
+        end(&c);
+      }
+      end_turn(&task);
     }
   barrier(control);
 }

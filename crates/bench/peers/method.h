@@ -1,17 +1,21 @@
 // What the peers' programs share: cases, method and output, as ../src/{task,op,timing,line}.rs have them. For C and C++.
 //
-//   program op budget_s samples warmup touch bytes...        with -1 for what the method decides
+//   program op budget_s samples warmup touch rounds port bytes...        with -1 for what the method decides
 //
+// Each size is measured `rounds` times, when it is this library's turn: a byte comes from `port` of this host then, and a byte goes back.
 // A sample is {rewrite the buffer, barrier, clock, operation, clock}, and the longest of all ranks counts. The result is
 // checked before and after. Rank 0 prints a line a case:
 //
 //   case <bytes> <in|out> <variant, or -> <wrong elements> <ns back to back> <ns of each sample>...
 #pragma once
+#include <arpa/inet.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 enum Op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_TO_ALL, SEND_RECV, BARRIER, OPS };
 static const char *const OP_NAMES[OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
@@ -21,7 +25,9 @@ enum { SAMPLES_MIN = 7, SAMPLES_MAX = 4000, PROBES = 4, LOOK_EVERY = 16, PERIOD 
 typedef struct {
   enum Op op;
   double budget_s;
-  int samples, warmup, touch;
+  int samples, warmup, touch, rounds;
+  // The socket from which turns come, once `meet` has been called.
+  int turns, port;
   // Sizes of the whole buffer.
   char **bytes;
   int bytes_len;
@@ -53,18 +59,45 @@ static double now(void) {
 }
 
 static Task parse(int argc, char **argv) {
-  Task t = {OPS, 0, 0, 0, 0, argv + 6, argc - 6};
-  for (int op = 0; argc > 6 && op < OPS; op++)
+  Task t = {OPS, 0, 0, 0, 0, 0, -1, 0, argv + 8, argc - 8};
+  for (int op = 0; argc > 8 && op < OPS; op++)
     if (!strcmp(argv[1], OP_NAMES[op])) t.op = (enum Op)op;
   if (t.op == OPS) {
-    fprintf(stderr, "usage: %s op budget_s samples warmup touch bytes...\n", argv[0]);
+    fprintf(stderr, "usage: %s op budget_s samples warmup touch rounds port bytes...\n", argv[0]);
     exit(2);
   }
   t.budget_s = atof(argv[2]);
   t.samples = atoi(argv[3]);
   t.warmup = atoi(argv[4]);
   t.touch = atoi(argv[5]);
+  t.rounds = atoi(argv[6]);
+  t.port = atoi(argv[7]);
   return t;
+}
+
+// Connects to whoever gives the turns.
+static void meet(Task *t) {
+  struct sockaddr_in there;
+  memset(&there, 0, sizeof there);
+  there.sin_family = AF_INET;
+  there.sin_port = htons((uint16_t)t->port);
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  t->turns = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(t->turns, (struct sockaddr *)&there, sizeof there)) {
+    perror("connecting to who gives the turns");
+    exit(1);
+  }
+}
+
+// Waits for the turn of this library. Ends the process if there will be none.
+static void begin_turn(const Task *t) {
+  char byte;
+  if (read(t->turns, &byte, 1) != 1) exit(1);
+}
+
+static void end_turn(const Task *t) {
+  char byte = 0;
+  if (write(t->turns, &byte, 1) != 1) exit(1);
 }
 
 // Small whole numbers: sums are exact in any order.

@@ -51,14 +51,19 @@ int main(int argc, char **argv) {
   int rank, world, op = task.op;
   MPI_Comm_rank(COMM, &rank);
   MPI_Comm_size(COMM, &world);
+  meet(&task);
   // These know no other way than in place.
   int only_in_place = op == BROADCAST || op == SEND_RECV || op == BARRIER;
-  for (int in_place = only_in_place; in_place < 2; in_place++)
-    for (int s = 0; s < task.bytes_len; s++) {
-      Case c;
-      if (!begin(&c, task.op, in_place, strtoull(task.bytes[s], NULL, 10), rank, world)) continue;
-      measure(&peer, &c, &task, "-");
-      end(&c);
+  for (int s = 0; s < task.bytes_len; s++)
+    for (int round = 0; round < task.rounds; round++) {
+      begin_turn(&task);
+      for (int in_place = only_in_place; in_place < 2; in_place++) {
+        Case c;
+        if (!begin(&c, task.op, in_place, strtoull(task.bytes[s], NULL, 10), rank, world)) continue;
+        measure(&peer, &c, &task, "-");
+        end(&c);
+      }
+      end_turn(&task);
     }
   MPI_Finalize();
 }

@@ -5,6 +5,7 @@
 Cases, method and output are those of method.h, in Python.
 """
 
+import socket
 import sys
 import time
 
@@ -157,22 +158,31 @@ def measure(case, control, budget_s, samples, warmup, touch):
     return wrong + checked(), back_to_back, times
 
 
+def report(case, control, settings):
+    """Measures a case; rank 0 prints it."""
+    if not case.count and case.op != "barrier":
+        return
+    wrong, back_to_back, times = measure(case, control, *settings)
+    if dist.get_rank() == 0:
+        ns = 5e8 if case.op == "send_recv" else 1e9
+        place = "in" if case.in_place else "out"
+        times = " ".join(f"{seconds * ns:.0f}" for seconds in times)
+        print(f"case {case.size} {place} - {wrong:.0f} {back_to_back * ns:.1f} {times}", flush=True)
+
+
 def main():
-    op, budget_s, samples, warmup, touch, *sizes = sys.argv[1:]
+    op, budget_s, samples, warmup, touch, rounds, port, *sizes = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     control = dist.new_group(backend="gloo")
+    settings = float(budget_s), int(samples), int(warmup), int(touch)
+    turns = socket.create_connection(("127.0.0.1", int(port)))
     for size in map(int, sizes):
-        case = Case(op, size)
-        if not case.count and op != "barrier":
-            continue
-        settings = float(budget_s), int(samples), int(warmup), int(touch)
-        wrong, back_to_back, times = measure(case, control, *settings)
-        if dist.get_rank() == 0:
-            ns = 5e8 if op == "send_recv" else 1e9
-            place = "in" if case.in_place else "out"
-            times = " ".join(f"{seconds * ns:.0f}" for seconds in times)
-            print(f"case {size} {place} - {wrong:.0f} {back_to_back * ns:.1f} {times}", flush=True)
+        for _ in range(int(rounds)):
+            if not turns.recv(1):
+                sys.exit("there are no more turns")
+            report(Case(op, size), control, settings)
+            turns.sendall(b"\0")
     dist.barrier(group=control)
     dist.destroy_process_group()
 

@@ -201,6 +201,8 @@ impl Flags {
             dtype: self.dtype,
             reduce: self.redop,
             effort: self.effort(),
+            rounds: 1,
+            turns: None,
         }
     }
 

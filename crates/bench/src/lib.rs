@@ -20,8 +20,8 @@
 //! The peers' programs measure in the same way, are compiled for this machine, are given their best settings, and count
 //! with the better of in place and out of place, as ours does, and with their fastest algorithm where they let the user
 //! choose. Our operations on buffers of the group, and the limit that memory or a plain socket sets, stand beside them like libraries.
-//! In every round each operation is measured by one library right after the other; ratios are taken
-//! within a round, and medians of rounds are shown. A ratio below 1 means that phalanx took less time.
+//! The ranks of all libraries are started first and take turns ([`turns`]): in every round each case is measured by one library right after the
+//! other. Ratios are taken within a round, and medians of rounds are shown. A ratio below 1 means that phalanx took less time.
 //!
 //! # Features
 //! `plot`, on unless turned off: `--plot`, and the picture of `--record`. It brings 48 crates.
@@ -45,19 +45,23 @@ mod flags;
 #[cfg(feature = "plot")]
 mod grid;
 mod hogs;
+mod job;
 mod library;
 mod limit;
 mod line;
+mod listener;
 mod machine;
 mod op;
 mod output;
 mod peers;
+mod player;
 #[cfg(feature = "plot")]
 mod plot;
 mod progress;
 mod rank;
 mod record;
 mod report;
+mod setting;
 mod sizes;
 mod stats;
 mod subject;
@@ -65,6 +69,7 @@ mod sweep;
 mod table;
 mod task;
 mod timing;
+mod turns;
 mod wire;
 
 pub use backend::Backend;

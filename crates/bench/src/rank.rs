@@ -7,6 +7,7 @@ use crate::op::Op;
 use crate::subject::Subject;
 use crate::task::Task;
 use crate::timing;
+use crate::turns::Turn;
 use crate::wire::{self, Wire};
 use half::{bf16, f16};
 use phalanx::{DType, Error, ProcessGroup, Result};
@@ -48,42 +49,57 @@ pub(crate) fn sweep(group: &ProcessGroup, task: &Task, mut say: impl FnMut(Strin
 
 fn sweep_of<T: Value>(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
     let Task { op, subject, reduce, .. } = *task;
-    for &place in op.places() {
-        for &bytes in &task.bytes {
-            let Some(count) = op.count(bytes, group.world_size(), size_of::<T>()) else { continue };
-            let mut case = Case::<T>::new(op, place, reduce, count, group, subject)?;
-            say(timing::measure(&mut case, bytes, &task.effort)?.to_string());
+    // What is compared is measured at one time, in place and out of place. Alone a table of each reads better.
+    let places = op.places();
+    let together = if task.turns.is_some() { places.len() } else { 1 };
+    for places in places.chunks(together) {
+        each_size(task, |bytes| {
+            let Some(count) = op.count(bytes, group.world_size(), size_of::<T>()) else { return Ok(()) };
+            for &place in places {
+                let mut case = Case::<T>::new(op, place, reduce, count, group, subject)?;
+                say(timing::measure(&mut case, bytes, &task.effort)?.to_string());
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Measures each size in each round, when it is the turn.
+fn each_size(task: &Task, mut measure: impl FnMut(usize) -> Result<()>) -> Result<()> {
+    let mut turn = Turn::of(task)?;
+    for &bytes in &task.bytes {
+        for _ in 0..task.rounds {
+            turn.take(|| measure(bytes))?;
         }
     }
     Ok(())
 }
 
 fn limits(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
-    if group.backend_name() == "tcp" {
-        return limits_of_tcp(group, task, say);
-    }
-    if task.op != Op::AllReduce {
-        return Ok(());
-    }
-    for &bytes in &task.bytes {
-        let mut limit = Limit::new(bytes / size_of::<f32>(), group);
-        say(timing::measure(&mut limit, bytes, &task.effort)?.to_string());
-    }
-    Ok(())
-}
-
-fn limits_of_tcp(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
-    if !Wire::knows(task.op, group.world_size()) {
-        return Ok(());
-    }
-    let host = std::env::var("MASTER_ADDR")
-        .map_err(|_| Error::config("--limit over TCP needs MASTER_ADDR, the address of rank 0"))?;
-    let stream = wire::connect(group, &host)?;
-    for &bytes in &task.bytes {
-        let mut limit = Wire::new(task.op, bytes / size_of::<f32>(), group, &stream);
-        say(timing::measure(&mut limit, bytes, &task.effort)?.to_string());
-    }
-    Ok(())
+    let wire = match group.backend_name() {
+        "tcp" if Wire::knows(task.op, group.world_size()) => {
+            let host = std::env::var("MASTER_ADDR")
+                .map_err(|_| Error::config("--limit over TCP needs MASTER_ADDR, the address of rank 0"))?;
+            Some(wire::connect(group, &host)?)
+        }
+        _ => None,
+    };
+    each_size(task, |bytes| {
+        let line = match &wire {
+            Some(stream) => {
+                let mut limit = Wire::new(task.op, bytes / size_of::<f32>(), group, stream);
+                timing::measure(&mut limit, bytes, &task.effort)?
+            }
+            None if group.backend_name() != "tcp" && task.op == Op::AllReduce => {
+                let mut limit = Limit::new(bytes / size_of::<f32>(), group);
+                timing::measure(&mut limit, bytes, &task.effort)?
+            }
+            None => return Ok(()),
+        };
+        say(line.to_string());
+        Ok(())
+    })
 }
 
 /// The whole life of a process that the benchmark has started as a rank.

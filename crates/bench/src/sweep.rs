@@ -1,27 +1,24 @@
 //! Everything that was asked for, in an order in which figures compare.
 //!
-//! In every round each operation is measured by one library right after the other, and nobody always comes first.
+//! In every round each case is measured by one library right after the other, and nobody always comes first.
 
-use crate::backend::Backend;
 use crate::flags::Flags;
-use crate::library::{Library, is_interrupt};
-use crate::line::Line;
+use crate::job::JOB_SECONDS;
+use crate::library::Library;
+use crate::listener::Listener;
 use crate::machine::Machine;
-use crate::op::Op;
+use crate::player::Player;
 use crate::progress::Progress;
-use crate::report::{Case, Measurement, Report};
-use crate::stats::Stats;
+use crate::report::Report;
+use crate::setting::Setting;
 use crate::table;
+use crate::task::Task;
 use phalanx::Result;
 use std::io::Write;
+use std::time::Duration;
 
-/// One operation on one backend with so many ranks: what one job measures.
-#[derive(Debug, Clone, Copy)]
-struct Setting {
-    backend: Backend,
-    ranks: usize,
-    op: Op,
-}
+/// A case may take so much longer than its budget.
+const CASE_SECONDS: Duration = Duration::from_secs(30);
 
 /// Measures everything; shows our own cases on `out` as they come, unless they will be compared or printed as JSON.
 ///
@@ -44,36 +41,37 @@ pub(crate) fn sweep(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -
     if live {
         progress.say(out, &table::preamble(&report));
     }
+    // The subjects of one group can't have calls under way at the same time.
+    let is_joined = |library: &Library| matches!(library, Library::Joined { .. });
+    if libraries.len() > 1 && !libraries.iter().any(is_joined) {
+        for setting in settings {
+            in_turns(flags, libraries, setting, &progress, &mut report)?;
+        }
+        return Ok(report);
+    }
     for round in 0..flags.rounds() {
-        for &setting in &settings {
+        for setting in &settings {
             for turn in 0..libraries.len() {
                 let library = &libraries[(turn + round) % libraries.len()];
-                let Setting { op, ranks, backend } = setting;
-                let (number, rounds) = (round + 1, flags.rounds());
-                progress.begin(format!(
-                    "{op}, {ranks} ranks, {}: {} ({number}/{rounds})",
-                    backend.name(),
-                    library.name()
-                ));
-                let shown = live && number == rounds;
-                measure(flags, library, setting, round, &mut report, |report, first| {
+                progress.begin(setting.label(library, round, flags));
+                let shown = live && round + 1 == flags.rounds();
+                alone(flags, library, *setting, &mut report, |report, first| {
                     if shown {
                         progress.say(out, &live_line(report, first));
                     }
                 })?;
-                progress.advance(cases(&setting));
+                progress.advance(cases(setting));
             }
         }
     }
     Ok(report)
 }
 
-/// The job of one library; `shown` is called after each case, and told whether it is the first of its place.
-fn measure(
+/// One library, while no other has ranks; `shown` is called after each case, and told whether it is the first of its place.
+fn alone(
     flags: &Flags,
     library: &Library,
     setting: Setting,
-    round: usize,
     report: &mut Report,
     mut shown: impl FnMut(&Report, bool),
 ) -> Result<()> {
@@ -83,39 +81,55 @@ fn measure(
         return Ok(());
     }
     let first = report.measurements.len();
-    let size = flags.dtype.size();
-    let said = library.measure(backend, ranks, &task, |transport, line| {
-        let case = Case { backend, ranks, op, asked_bytes: line.bytes };
-        let Some(count) = op.count(line.bytes, ranks, size) else { return };
-        let bytes = op.bytes(count, ranks, size);
-        let (transport, stats) = (transport.to_owned(), Stats::of(&line));
-        let Line { place, variant, wrong, .. } = line;
-        let library = library.name();
-        if wrong > 0 {
-            tracing::warn!(library, %op, bytes, ranks, wrong, "elements came out wrong");
+    let mut listener = Listener::new(library, setting, flags.dtype);
+    let job = library.start(backend, ranks, &task)?;
+    while let Some(text) = job.line(JOB_SECONDS + case_limit(&task))? {
+        if listener.hear(&text, report) {
+            let [earlier @ .., newest] = &report.measurements[first..] else { continue };
+            shown(report, earlier.last().is_none_or(|last| last.place != newest.place));
         }
-        report.measurements.push(Measurement {
-            case,
-            round,
-            library,
-            transport,
-            place,
-            variant,
-            count,
-            bytes,
-            wrong,
-            stats,
-        });
-        let [earlier @ .., newest] = &report.measurements[first..] else { return };
-        shown(report, earlier.last().is_none_or(|last| last.place != newest.place));
-    });
-    match said {
-        Err(error) if matches!(library, Library::Peer(_)) && !is_interrupt(&error) => {
-            tracing::warn!("{} with {op} of {ranks} ranks: {error}", library.name());
-            Ok(())
-        }
-        said => said,
     }
+    job.end()?;
+    listener.check()
+}
+
+/// Several libraries, whose ranks live at the same time.
+fn in_turns(
+    flags: &Flags,
+    libraries: &[Library],
+    setting: Setting,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<()> {
+    let Setting { ranks, op, .. } = setting;
+    let task = Task { rounds: flags.rounds(), ..flags.task(op, ranks) };
+    if task.bytes.is_empty() {
+        return Ok(());
+    }
+    let mut players = Vec::new();
+    for library in libraries.iter().filter(|library| library.knows(op, ranks)) {
+        players.push(Player::start(library, setting, &task)?);
+    }
+    players.iter_mut().try_for_each(Player::meet)?;
+    // A case is measured in place and out of place, and by some libraries with several algorithms.
+    let patience = JOB_SECONDS + 8 * case_limit(&task);
+    let count = players.len();
+    for _ in &task.bytes {
+        for round in 0..task.rounds {
+            for turn in 0..count {
+                let player = &mut players[(turn + round) % count];
+                progress.begin(setting.label(player.library(), round, flags));
+                player.play(patience)?;
+                progress.advance(1);
+            }
+        }
+    }
+    players.into_iter().try_for_each(|player| player.end(report))
+}
+
+/// How long a case may take.
+fn case_limit(task: &Task) -> Duration {
+    CASE_SECONDS + 5 * task.effort.budget
 }
 
 /// The newest case, typical among its rounds.
@@ -152,7 +166,8 @@ fn method(flags: &Flags) -> String {
         0 => String::new(),
         number => format!("; beside {number} processes that spin"),
     };
+    let turns = if flags.against.is_empty() { "" } else { "; libraries take turns at each size" };
     format!(
-        "medians {rounds}, {samples} a case; a sample is the longest of all ranks, after a barrier; {touch}{hogs}"
+        "medians {rounds}, {samples} a case{turns}; a sample is the longest of all ranks, after a barrier; {touch}{hogs}"
     )
 }

@@ -20,6 +20,10 @@ pub(crate) struct Task {
     pub(crate) dtype: DType,
     pub(crate) reduce: ReduceOp,
     pub(crate) effort: Effort,
+    /// How often each size is measured.
+    pub(crate) rounds: usize,
+    /// The port at which [turns](crate::turns) are given; `None` where the ranks measure alone.
+    pub(crate) turns: Option<u16>,
 }
 
 impl Task {
@@ -43,30 +47,45 @@ impl Task {
         serde_json::to_string(self).expect("a task is plain data")
     }
 
-    /// As the arguments of the peers' programs: `op budget_s samples warmup touch bytes…`, with -1 for what the
-    /// method decides.
+    /// As the arguments of the peers' programs: `op budget_s samples warmup touch rounds port bytes…`, with -1 for what the
+    /// method decides. Peers always take turns.
     pub(crate) fn to_args(&self) -> Vec<String> {
         let Effort { budget, samples, warmup, touch } = self.effort;
         let number = |choice: Option<usize>| choice.map_or_else(|| "-1".to_owned(), |n| n.to_string());
         let (budget, touch) = (budget.as_secs_f64().to_string(), usize::from(touch).to_string());
-        let args = [self.op.name().to_owned(), budget, number(samples), number(warmup), touch];
+        let (rounds, port) = (self.rounds.to_string(), self.turns.unwrap_or(0).to_string());
+        let args = [self.op.name().to_owned(), budget, number(samples), number(warmup), touch, rounds, port];
         args.into_iter().chain(self.bytes.iter().map(ToString::to_string)).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::time::Duration;
+
+    /// Two samples of an all_reduce of four bytes.
+    pub(crate) fn task() -> Task {
+        let budget = Duration::from_millis(1);
+        Task {
+            op: Op::AllReduce,
+            subject: Subject::Plain,
+            bytes: vec![4],
+            dtype: DType::F32,
+            reduce: ReduceOp::Sum,
+            effort: Effort { budget, samples: Some(2), warmup: Some(0), touch: true },
+            rounds: 1,
+            turns: None,
+        }
+    }
 
     #[test]
     fn a_task_reads_as_it_was_written() {
         let effort =
             Effort { budget: Duration::from_millis(50), samples: None, warmup: Some(3), touch: true };
-        let (dtype, reduce) = (DType::BF16, ReduceOp::Max);
-        let (op, subject) = (Op::AllToAll, Subject::Registered);
-        let task = Task { op, subject, bytes: vec![4, 1 << 20], dtype, reduce, effort };
+        let (op, bytes) = (Op::AllToAll, vec![4, 1 << 20]);
+        let task = Task { op, bytes, dtype: DType::BF16, effort, rounds: 5, turns: Some(4000), ..task() };
         assert_eq!(serde_json::from_str::<Task>(&task.to_env()).unwrap(), task);
-        assert_eq!(task.to_args().join(" "), "all_to_all 0.05 -1 3 1 4 1048576");
+        assert_eq!(task.to_args().join(" "), "all_to_all 0.05 -1 3 1 5 4000 4 1048576");
     }
 }

@@ -249,3 +249,60 @@ fn a_peer_that_is_installed_is_compared() {
     let theirs = results.iter().filter(|result| result["library"] == peer);
     assert_eq!(theirs.filter(|result| result.to_string().contains("\"nwrong\":0")).count(), 2, "{report}");
 }
+
+/// What stands in for Open MPI: a compiler that writes a script, and a launcher that starts it once, as rank 0 of a job.
+#[cfg(target_os = "linux")]
+fn broken_peer(folder: &Path, script: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let bin = folder.join("openmpi/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    let launcher = "while [ ! -e \"$1\" ] || [ -d \"$1\" ]; do shift; done\nexec \"$@\"\n";
+    let program = bin.join("program");
+    let compiler =
+        format!("while [ \"$1\" != -o ]; do shift; done\ncp '{}' \"$2\"\n", program.to_str().unwrap());
+    for (name, text) in [("mpirun", launcher), ("mpicc", &compiler), ("program", script)] {
+        let path = bin.join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{text}")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_peer_that_fails_is_left_out_whenever_it_does() {
+    // Before it comes; when it is to take its first turn, and after that.
+    let comes = "exec 3<>\"/dev/tcp/127.0.0.1/$7\"\n";
+    let plays = "head -c 1 <&3 >/dev/null\necho 'case 4 in - 0 1.0 1000'\nprintf x >&3\n";
+    for (script, cases) in [
+        (String::new(), 0),
+        (comes.to_owned(), 0),
+        (format!("{comes}{plays}"), 1),
+        (format!("{comes}{plays}{plays}"), 2),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        broken_peer(folder.path(), &format!("{script}exit 3\n"));
+        let peers = folder.path().to_str().unwrap();
+        let words = [
+            "-n",
+            "1",
+            "--ops",
+            "all_reduce",
+            "--against",
+            "openmpi",
+            "--newest",
+            "--peers",
+            peers,
+            "--json",
+        ];
+        let output = bench(&words);
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let results = report["results"].as_array().unwrap();
+        let of = |library: &str| results.iter().filter(|result| result["library"] == library).count();
+        assert_eq!((of("phalanx"), of("openmpi")), (3, usize::from(cases > 0)), "{report}");
+        assert!(
+            text(&output.stderr).contains("openmpi with all_reduce of 1 ranks"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
