@@ -113,7 +113,7 @@ pub use registry::Algorithm;
 pub use schedule::{Action, Recv, Send, Span, Step};
 pub use select::{Selector, SumKind};
 pub use shape::{Buffers, Shape};
-pub use shared_memory::{LINE_BYTES, MemoryCall, MemoryWay, SLOT_BYTES};
+pub use shared_memory::{INLINE_BYTES, INLINE_SUM_BYTES, MemoryCall, MemoryWay, SLOT_BYTES};
 pub use traffic::Traffic;
 pub use two_level::{LevelsCall, LevelsWay, SLICED_BYTES_MIN};
 

@@ -5,8 +5,10 @@
 use crate::{Cost, Link, Volume};
 use phalanx_core::OpKind;
 
-/// Bytes that travel in the line of a flag.
-pub const LINE_BYTES: usize = 112;
+/// The most bytes that travel in the lines of a flag.
+pub const INLINE_BYTES: usize = 512;
+/// The same where they are combined: longer contributions are there as soon through staging.
+pub const INLINE_SUM_BYTES: usize = 112;
 /// Bytes that a rank can stage at once.
 pub const SLOT_BYTES: usize = 256 << 10;
 /// The most bytes that a rank reads from others where each reads everything: it saves one exchange of flags.
@@ -79,7 +81,7 @@ impl MemoryCall {
     #[inline]
     pub fn recommended(&self) -> MemoryWay {
         match self.op {
-            OpKind::AllReduce | OpKind::Reduce if self.len <= LINE_BYTES => MemoryWay::Inline,
+            OpKind::AllReduce | OpKind::Reduce if self.len <= INLINE_SUM_BYTES => MemoryWay::Inline,
             OpKind::AllReduce | OpKind::Reduce if self.is_worth_one_shot() => MemoryWay::OneShot,
             OpKind::AllReduce | OpKind::Reduce if self.len >= PUSH_BYTES && self.reads_memory => {
                 MemoryWay::Push
@@ -87,14 +89,14 @@ impl MemoryCall {
             // In two phases the root would read as much.
             OpKind::Reduce if self.world_size == 2 => MemoryWay::Staged,
             OpKind::AllReduce | OpKind::Reduce => MemoryWay::TwoPhases,
-            OpKind::ReduceScatter if self.len <= LINE_BYTES => MemoryWay::Inline,
+            OpKind::ReduceScatter if self.len <= INLINE_SUM_BYTES => MemoryWay::Inline,
             OpKind::ReduceScatter if self.is_worth_one_shot() => MemoryWay::OneShot,
             OpKind::Broadcast | OpKind::Gather | OpKind::Scatter if self.reads_far() && !self.is_crowded => {
                 MemoryWay::Shared
             }
             OpKind::Barrier if self.is_crowded => MemoryWay::Central,
             OpKind::Barrier => MemoryWay::Mutual,
-            op if op != OpKind::ReduceScatter && self.fits_a_line() => MemoryWay::Inline,
+            op if op != OpKind::ReduceScatter && self.fits_inline() => MemoryWay::Inline,
             _ if self.reads_far() => MemoryWay::ProcessVm,
             _ => MemoryWay::Staged,
         }
@@ -111,10 +113,12 @@ impl MemoryCall {
     /// Why `way` can't be taken, if it can't.
     pub fn obstacle(&self, way: MemoryWay) -> Option<&'static str> {
         let reduces = matches!(self.op, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter);
-        let fits_a_line = if reduces { self.len <= LINE_BYTES } else { self.fits_a_line() };
         match way {
             _ if !MemoryWay::of(self.op).contains(&way) => Some("the operation has no such way"),
-            MemoryWay::Inline if !fits_a_line => Some("a flag has room for 112 bytes"),
+            MemoryWay::Inline if reduces && self.len > INLINE_SUM_BYTES => {
+                Some("a flag has room for 112 bytes that are combined")
+            }
+            MemoryWay::Inline if !reduces && !self.fits_inline() => Some("a flag has room for 512 bytes"),
             MemoryWay::OneShot if self.len > SLOT_BYTES => Some("a rank can stage 256 KiB at once"),
             MemoryWay::Push | MemoryWay::ProcessVm | MemoryWay::Shared if !self.reads_memory => {
                 Some("the kernel does not copy between these ranks' memory, or slowly")
@@ -129,8 +133,8 @@ impl MemoryCall {
         read <= ONE_SHOT_BYTES || (self.is_crowded && all_read <= ONE_SHOT_BYTES_CROWDED)
     }
 
-    fn fits_a_line(&self) -> bool {
-        self.part.saturating_mul(self.parts) <= LINE_BYTES
+    fn fits_inline(&self) -> bool {
+        self.part.saturating_mul(self.parts) <= INLINE_BYTES
     }
 
     fn reads_far(&self) -> bool {
@@ -173,7 +177,7 @@ impl MemoryWay {
     pub const fn idea(self) -> &'static str {
         match self {
             Self::Inline => {
-                "A rank's data lie in the line of its flag: who sees the flag has them. For up to 112 bytes."
+                "A rank's data lie in the lines of its flag, and come with it. For up to 512 bytes, or 112 that are combined."
             }
             Self::OneShot => {
                 "Each rank stages its contribution; each reads those of all and combines them in rank order. For few bytes."
@@ -275,11 +279,12 @@ mod tests {
             (OpKind::AllReduce, [Inline, OneShot, TwoPhases, Push]),
             (OpKind::ReduceScatter, [Inline, OneShot, Staged, ProcessVm]),
             (OpKind::Broadcast, [Inline, Staged, Staged, Shared]),
-            (OpKind::Gather, [Inline, Staged, Staged, Shared]),
+            // Each rank gives 160 of 640 bytes.
+            (OpKind::Gather, [Inline, Inline, Staged, Shared]),
             (OpKind::Scatter, [Inline, Staged, Staged, Shared]),
             (OpKind::AllToAll, [Inline, Staged, Staged, ProcessVm]),
         ] {
-            let taken = [64, 512, 64 << 10, 16 << 20].map(|bytes| call(op, bytes).recommended());
+            let taken = [64, 640, 64 << 10, 16 << 20].map(|bytes| call(op, bytes).recommended());
             assert_eq!(taken, ways, "{op}");
         }
     }
@@ -289,7 +294,7 @@ mod tests {
         let ops =
             [OpKind::AllReduce, OpKind::ReduceScatter, OpKind::Broadcast, OpKind::Gather, OpKind::Barrier];
         for op in ops {
-            for bytes in [0, 1, 112, 113, 4 << 10, 512 << 10, 64 << 20] {
+            for bytes in [0, 1, 112, 113, 512, 513, 4 << 10, 512 << 10, 64 << 20] {
                 for (is_crowded, reads_memory) in [(false, false), (false, true), (true, false), (true, true)]
                 {
                     let call = MemoryCall { is_crowded, reads_memory, ..call(op, bytes) };

@@ -2,7 +2,7 @@
 //!
 //! | way | bytes | a rank reads | and writes |
 //! |---|---|---|---|
-//! | inline | what fits the line of a flag | a line from each rank | its own line |
+//! | inline | what fits the lines of a flag | the lines of each rank | its own lines |
 //! | one shot | little | the whole of every rank's | its own, to staging |
 //! | two phases | medium, or no other way | its slice of every rank's, then every other slice | all but its slice, to staging; its slice |
 //! | push | much | its slice of every rank's memory | its slice, to every rank's memory |
@@ -12,9 +12,9 @@
 //! Every element is combined once or by all in the same order, that of the ranks: the same bits everywhere.
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
-use crate::copy_path::{WINDOW_BYTES, line};
+use crate::copy_path::{WINDOW_BYTES, lines};
 use crate::plan::{Kind, Plan};
-use crate::region::{LINE_WORDS, SLOT_LEN, Words};
+use crate::region::{FIRST_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
 use crate::team::{Room, Team};
 use crate::{Call, Fault};
@@ -92,19 +92,19 @@ impl Team {
         output: Span,
         reduction: Reduction,
     ) -> Result<(), Fault> {
-        let mut words = [0u64; LINE_WORDS];
-        let own = line(&mut words);
+        let mut words = [0u64; FIRST_WORDS];
+        let own = lines(&mut words);
         own.part(0..input.len()).copy_from(input);
         let piece = self.next_piece();
         self.reserve(piece, Room::Line, call)?;
         self.post(piece, &words[..input.len().div_ceil(8)]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
-                let data = self.region.slot(peer, piece).line().part(part.clone());
+                let data = self.region.slot(peer, piece).lines().part(part.clone());
                 self.arrived_with(peer, piece, data, call)?;
             }
             let source = |rank| {
-                let whole = if rank == self.rank { own } else { self.region.slot(rank, piece).line() };
+                let whole = if rank == self.rank { own } else { self.region.slot(rank, piece).lines() };
                 whole.part(part.clone())
             };
             let sources = List::new((0..self.world_size).map(source), Span::EMPTY);

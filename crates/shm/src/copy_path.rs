@@ -5,7 +5,7 @@
 //! finds out as soon as it has read (`Team::was_given`).
 
 use crate::plan::Plan;
-use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
+use crate::region::SLOT_LEN;
 use crate::span::Span;
 use crate::team::{Room, Team};
 use crate::{Call, Fault};
@@ -233,10 +233,10 @@ fn offset(pair: bool, reader: usize, len: usize) -> usize {
     if pair { 0 } else { reader * len }
 }
 
-/// The bytes of the words of a line.
-pub(crate) fn line(words: &mut [u64; LINE_WORDS]) -> Span {
+/// The bytes of the words of a flag's lines.
+pub(crate) fn lines(words: &mut [u64]) -> Span {
     // SAFETY: the callers keep the words, and touch them through the span only while they use it.
-    unsafe { Span::new(words.as_mut_ptr().cast(), LINE_LEN) }
+    unsafe { Span::new(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
 /// The bytes of a part that travel in one step of `len`.

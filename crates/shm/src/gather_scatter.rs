@@ -1,8 +1,8 @@
 //! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
 
-use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, line, within};
+use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, lines, within};
 use crate::plan::{Kind, Plan};
-use crate::region::LINE_WORDS;
+use crate::region::{FIRST_WORDS, INLINE_WORDS};
 use crate::span::{List, Span};
 use crate::team::{Room, Team};
 use crate::{Call, Fault};
@@ -277,7 +277,7 @@ impl Team {
         }
     }
 
-    /// Pulls parts that fit into the line of the flag.
+    /// Pulls parts that fit into the lines of the flag.
     fn pull_in_lines(
         &mut self,
         call: &mut Call<'_>,
@@ -290,8 +290,16 @@ impl Team {
         let gives = pull.givers.contain(self.rank);
         if gives {
             self.reserve(piece, Room::Line, call)?;
-            let mut words = [0; LINE_WORDS];
-            let parts = line(&mut words);
+            // The fewer words are cleared, the sooner they are there.
+            let (mut few, mut many);
+            let words = if pull.largest * pull.parts(self.world_size) <= FIRST_WORDS * 8 {
+                few = [0; FIRST_WORDS];
+                &mut few[..]
+            } else {
+                many = [0; INLINE_WORDS];
+                &mut many[..]
+            };
+            let parts = lines(words);
             let mut end = 0;
             let mut show = |reader: usize| {
                 let part = (pull.part)(reader);
@@ -314,7 +322,7 @@ impl Team {
             for giver in self.peers().filter(|&peer| pull.givers.contain(peer)) {
                 let place = place(giver);
                 let start = at(self.rank);
-                let part = self.region.slot(giver, piece).line().part(start..start + place.len());
+                let part = self.region.slot(giver, piece).lines().part(start..start + place.len());
                 self.arrived_with(giver, piece, part, call)?;
                 output.part(place).copy_from(part);
             }

@@ -28,14 +28,14 @@ pub(crate) const CELLS: u32 = 4;
 pub(crate) const SLOT_LEN: usize = 256 << 10;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
 pub(crate) const SLICE_BYTES: usize = 32 << 10;
-/// Words that travel in the lines of the flag itself, which come together: the smallest operations need no more from each
-/// rank.
-pub(crate) const LINE_WORDS: usize = 14;
-/// The length of a line in bytes.
-pub(crate) const LINE_LEN: usize = LINE_WORDS * 8;
+/// Words that travel in the lines of the flag itself: the smallest operations need no more from each rank.
+pub(crate) const INLINE_WORDS: usize = phalanx_algo::INLINE_BYTES / 8;
+/// Words in the first two lines, which come together. They are asked for before they are written, whatever comes next.
+pub(crate) const FIRST_WORDS: usize = phalanx_algo::INLINE_SUM_BYTES / 8;
 
 // By these the way of an operation is chosen.
-const _: () = assert!(LINE_LEN == phalanx_algo::LINE_BYTES && SLOT_LEN == phalanx_algo::SLOT_BYTES);
+const _: () = assert!(SLOT_LEN == phalanx_algo::SLOT_BYTES);
+const _: () = assert!(offset_of!(Slot, words) + FIRST_WORDS * 8 == 128);
 /// Signatures kept for who finds that the others called something else. More than a rank can be ahead.
 pub(crate) const SIGNATURES: usize = 16;
 const SIGNATURE_WORDS: usize = 48;
@@ -71,7 +71,7 @@ pub(crate) struct Slot {
     pub(crate) posted: Counter,
     pub(crate) fingerprint: AtomicU64,
     /// Small contributions whole, or where to find large ones.
-    pub(crate) words: [AtomicU64; LINE_WORDS],
+    pub(crate) words: [AtomicU64; INLINE_WORDS],
     /// On a line that nobody reads while all goes well: the operation's number, and which of the signatures is its.
     pub(crate) seq: AtomicU64,
     pub(crate) signature: AtomicU32,
@@ -193,7 +193,7 @@ impl Region {
     }
 }
 
-/// The first words of a line: what is posted where no data travel in it.
+/// The first words: what is posted where no data travel in them.
 pub(crate) type Words = [u64; 3];
 
 impl Slot {
@@ -201,18 +201,19 @@ impl Slot {
         std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed))
     }
 
-    /// Asks for its lines, which this rank will write next.
+    /// Asks for its lines, which this rank will write next: the first two, and as many as `words` take.
     #[inline]
-    pub(crate) fn claim(&self) {
-        phalanx_kernels::claim(std::ptr::from_ref(self).cast(), offset_of!(Self, seq));
+    pub(crate) fn claim(&self, words: usize) {
+        let len = offset_of!(Self, words) + 8 * words.max(FIRST_WORDS);
+        phalanx_kernels::claim(std::ptr::from_ref(self).cast(), len);
     }
 
     /// The bytes of the words.
-    pub(crate) fn line(&self) -> Span {
+    pub(crate) fn lines(&self) -> Span {
         let start = self.words.as_ptr().cast_mut().cast();
-        // SAFETY: mapped for as long as the region, which the team keeps while it works; after its flag the line is
+        // SAFETY: mapped for as long as the region, which the team keeps while it works; after its flag the lines are
         // written no more until all are done with the piece.
-        unsafe { Span::new(start, LINE_LEN) }
+        unsafe { Span::new(start, INLINE_WORDS * 8) }
     }
 }
 
@@ -271,20 +272,24 @@ mod tests {
         let region = Region { memory, world_size: 2, staging: Staging::Own };
         let all = || (0..2).flat_map(|rank| (0..u64::from(SLOTS)).map(move |piece| (rank, piece)));
         for (rank, piece) in all() {
-            let (slot, line) = (region.staging(rank, piece), region.slot(rank, piece).line());
+            let (slot, lines) = (region.staging(rank, piece), region.slot(rank, piece).lines());
             let mark = [(rank + 1) as u8, piece as u8];
-            for part in
-                [slot.part(0..2), slot.part(SLOT_LEN - 2..SLOT_LEN), line.part(LINE_LEN - 2..LINE_LEN)]
-            {
+            for part in [
+                slot.part(0..2),
+                slot.part(SLOT_LEN - 2..SLOT_LEN),
+                lines.part(INLINE_WORDS * 8 - 2..INLINE_WORDS * 8),
+            ] {
                 part.write(&mark);
             }
             region.slot(rank, piece).posted.publish(piece);
         }
         for (rank, piece) in all() {
-            let (slot, line) = (region.staging(rank, piece), region.slot(rank, piece).line());
-            for part in
-                [slot.part(0..2), slot.part(SLOT_LEN - 2..SLOT_LEN), line.part(LINE_LEN - 2..LINE_LEN)]
-            {
+            let (slot, lines) = (region.staging(rank, piece), region.slot(rank, piece).lines());
+            for part in [
+                slot.part(0..2),
+                slot.part(SLOT_LEN - 2..SLOT_LEN),
+                lines.part(INLINE_WORDS * 8 - 2..INLINE_WORDS * 8),
+            ] {
                 let mut mark = [0; 2];
                 part.read(&mut mark);
                 assert_eq!(mark, [(rank + 1) as u8, piece as u8]);

@@ -378,7 +378,7 @@ impl Team {
         Ok(())
     }
 
-    /// Shows the others the own slot for `piece`, with `words` in its line.
+    /// Shows the others the own slot for `piece`, with `words` in its lines.
     pub(crate) fn post(&mut self, piece: u64, words: &[u64]) {
         let slot = self.region.slot(self.rank, piece);
         for (to, from) in slot.words.iter().zip(words) {
@@ -390,7 +390,7 @@ impl Team {
         slot.posted.publish(piece);
         self.unheard = true;
         // The next slot's lines must be taken from those that have read them. That is asked for now: this rank is about to wait.
-        self.region.slot(self.rank, piece + 1).claim();
+        self.region.slot(self.rank, piece + 1).claim(words.len());
     }
 
     /// Waits for what `peer` posts for `piece`.
