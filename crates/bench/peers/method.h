@@ -20,6 +20,8 @@
 enum Op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_TO_ALL, SEND_RECV, BARRIER, OPS };
 static const char *const OP_NAMES[OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
                                           "gather",     "scatter",        "all_to_all", "send_recv", "barrier"};
+// How long a rank spins before it measures, so that ranks that wake up together do not share a core.
+static const double SETTLE_S = 0.01;
 enum { SAMPLES_MIN = 7, SAMPLES_MAX = 4000, PROBES = 4, LOOK_EVERY = 16, PERIOD = 1021, ROOT = 0 };
 
 typedef struct {
@@ -93,6 +95,8 @@ static void meet(Task *t) {
 static void begin_turn(const Task *t) {
   char byte;
   if (read(t->turns, &byte, 1) != 1) exit(1);
+  for (double begun = now(); now() - begun < SETTLE_S;) {
+  }
 }
 
 static void end_turn(const Task *t) {

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 PROBES, SAMPLES_MIN, SAMPLES_MAX, LOOK_EVERY, PERIOD, ROOT = 4, 7, 4000, 16, 1021, 0
+SETTLE_S = 0.01
 DIVIDED = ["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"]
 
 
@@ -181,6 +182,9 @@ def main():
         for _ in range(int(rounds)):
             if not turns.recv(1):
                 sys.exit("there are no more turns")
+            begun = time.perf_counter()
+            while time.perf_counter() - begun < SETTLE_S:
+                pass
             report(Case(op, size), control, settings)
             turns.sendall(b"\0")
     dist.barrier(group=control)
