@@ -7,7 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark reports to its user")]
 
 use phalanx_core::{DType, ReduceOp};
-use phalanx_kernels::{Conversion, HalfSum, Instance, Kernel};
+use phalanx_kernels::{Conversion, HalfSum, Instance, Kernel, copy_slice};
 use std::env;
 use std::hint::black_box;
 use std::time::Instant;
@@ -128,7 +128,7 @@ fn measured(
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..ROUNDS[usize::from(bytes > 16 * ROUND_BYTES)] {
         times[0].push(timed(calls, || call(black_box(buffers), size)));
-        times[1].push(timed(calls, || black_box(&mut into[..]).copy_from_slice(black_box(&from))));
+        times[1].push(timed(calls, || copy_slice(black_box(&mut into), black_box(&from))));
         times[2].push(timed(calls, || f32s.combine(black_box(&mut a), black_box(&b))));
     }
     // Overwritten, or sums of many rounds would be infinite.
