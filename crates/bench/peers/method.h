@@ -77,7 +77,7 @@ static Task parse(int argc, char **argv) {
   return t;
 }
 
-// Connects to whoever gives the turns.
+// Connects to the benchmark, which gives the turns.
 static void meet(Task *t) {
   struct sockaddr_in there;
   memset(&there, 0, sizeof there);
@@ -86,7 +86,7 @@ static void meet(Task *t) {
   there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   t->turns = socket(AF_INET, SOCK_STREAM, 0);
   if (connect(t->turns, (struct sockaddr *)&there, sizeof there)) {
-    perror("connecting to who gives the turns");
+    perror("connecting to the benchmark, which gives the turns");
     exit(1);
   }
 }

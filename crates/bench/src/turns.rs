@@ -22,7 +22,7 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// How often one looks whether a rank has come.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// The turns of one library's ranks, given by who started them.
+/// The turns of one library's ranks, given by the process that started them.
 #[derive(Debug)]
 pub(crate) struct Turns {
     listener: TcpListener,
@@ -106,20 +106,20 @@ impl Turn {
     /// Of a task that is measured alone it is always the turn.
     ///
     /// # Errors
-    /// `Io`: who gives the turns is not there.
+    /// `Io`: the benchmark, which gives the turns, is not there.
     pub(crate) fn of(task: &Task) -> Result<Self> {
         let connect = |port| {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
             stream.set_nodelay(true).map(|()| stream)
         };
         let stream = task.turns.map(connect).transpose();
-        stream.map(Self).map_err(|e| Error::io("connecting to who gives the turns", e))
+        stream.map(Self).map_err(|e| Error::io("connecting to the benchmark, which gives the turns", e))
     }
 
     /// Waits for the turn, takes it, and hands it back.
     ///
     /// # Errors
-    /// `Io`: who gives the turns has ended. What `measure` returns.
+    /// `Io`: the benchmark, which gives the turns, has ended. What `measure` returns.
     pub(crate) fn take(&mut self, measure: impl FnOnce() -> Result<()>) -> Result<()> {
         let Some(stream) = &mut self.0 else { return measure() };
         stream.read_exact(&mut [0]).map_err(|e| Error::io("waiting for a turn", e))?;
