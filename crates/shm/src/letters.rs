@@ -1,8 +1,11 @@
 //! Letters: short runs of a pipe's bytes that travel beside their count, in lines of their own.
 //!
 //! What goes through the ring takes the lines of the ring and then the line with the count. The bytes of a small message fit into a letter, which
-//! takes one pair of lines in all. A pipe stays a stream: a letter is written only while the ring holds nothing unread, so whoever finds a
+//! takes as many lines as they need. A pipe stays a stream: a letter is written only while the ring holds nothing unread, so whoever finds a
 //! letter and bytes in the ring reads the letter first.
+//!
+//! The lines of a letter are to come from the other core side by side. So whoever looks for the next letter asks for all its lines at each look, not only for the one with its stamp. How
+//! many there will be is a guess: as many as of the letter before.
 //!
 //! What is too long for a letter can be enclosed: the letter says in which [cell](crate::cells) it lies, and has a few bytes that go before it.
 
@@ -11,40 +14,52 @@ use crate::region::Line;
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range;
 
-/// How many letters may lie unread, where nothing is enclosed in them. More go through the ring.
-pub(crate) const FEW_LETTERS: usize = 4;
-/// How many may lie unread where each can have a cell enclosed.
-pub(crate) const MANY_LETTERS: usize = CELLS;
-const _: () = assert!(FEW_LETTERS.is_power_of_two() && MANY_LETTERS.is_power_of_two());
-const WORDS: usize = 15;
-/// The most bytes in a letter. A frame has 40 besides its payload, once its signature is known.
-pub(crate) const LETTER_LEN: usize = WORDS * 8;
+/// How many letters may lie unread, a power of two, and how long each is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    count: usize,
+    /// Words of a letter, its stamp among them: they fill pairs of lines.
+    words: usize,
+}
+
+/// Letters where there are many ranks, whose pipes are to take little memory.
+pub(crate) const SHORT_LETTERS: Shape = Shape { count: 4, words: 16 };
+/// Letters where there are few ranks, and each letter can have a cell enclosed.
+pub(crate) const LONG_LETTERS: Shape = Shape { count: CELLS, words: 48 };
+
+impl Shape {
+    /// Words of all letters.
+    pub(crate) const fn all_words(self) -> usize {
+        self.count * self.words
+    }
+
+    /// The most bytes in a letter. A frame has 40 besides its payload, once its signature is known.
+    pub(crate) const fn letter_len(self) -> usize {
+        (self.words - 1) * 8
+    }
+}
+
+/// Bytes of a letter in the line of its stamp.
+const FIRST_LINE_LEN: usize = 56;
+const LETTER_LEN_MAX: usize = LONG_LETTERS.letter_len();
 /// The bits of a stamp that hold the length.
-const LEN_BITS: u32 = 8;
+const LEN_BITS: u32 = 10;
 /// The bit of the length that says that something is enclosed: the first word says what.
 const ENCLOSES: usize = 1 << (LEN_BITS - 1);
-const _: () = assert!(LETTER_LEN < ENCLOSES);
+const _: () = assert!(LETTER_LEN_MAX < ENCLOSES && SHORT_LETTERS.letter_len() < LETTER_LEN_MAX);
 /// The most bytes that go before what is enclosed: with the stamp and what says what is enclosed they take one line.
 pub(crate) const COVER_LEN: usize = 48;
 /// What is enclosed in a letter and is longer is not read in one piece with what goes before it: whoever has read that knows where the rest belongs.
 const ALONG_MAX: usize = 4 << 10;
 
-/// One letter. All zero at first.
-#[repr(C, align(128))]
-#[derive(Debug)]
-pub(crate) struct Letter {
-    /// The letter's number, counted from 1, and its length. Written last.
-    stamp: AtomicU64,
-    words: [AtomicU64; WORDS],
-}
-
-/// The letters that one end writes and the other reads, a power of two. All zero at first.
+/// The letters that one end writes and the other reads. All zero at first.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Letters<L: ?Sized = [Letter]> {
+pub(crate) struct Letters<W: ?Sized = [AtomicU64]> {
     /// How many were read to their end. The reader writes it.
     read: Line<AtomicU64>,
-    letters: L,
+    /// The letters, one after another. A letter begins with its stamp: its number, counted from 1, and its length. The stamp is written last.
+    words: W,
 }
 
 /// The writing end's knowledge.
@@ -53,12 +68,18 @@ pub(crate) struct Writer {
     written: u64,
     /// How many were read, as far as was last seen.
     read: u64,
+    /// Where the next letter begins.
+    next: usize,
 }
 
 /// The reading end's knowledge.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     read: u64,
+    /// Where the next letter begins.
+    next: usize,
+    /// Bytes of the letter that was read last. The next is expected to have as many.
+    expected: usize,
     /// Bytes taken of the letter after those.
     taken: usize,
     /// What is in that letter, once some of it was taken: the other end can't change it any more.
@@ -91,11 +112,10 @@ pub(crate) struct Taken {
 }
 
 #[cfg(test)]
-impl<const N: usize> Letters<[Letter; N]> {
+impl<const WORDS: usize> Letters<[AtomicU64; WORDS]> {
     pub(crate) fn new() -> Self {
         let word = || AtomicU64::new(0);
-        let letter = || Letter { stamp: word(), words: std::array::from_fn(|_| word()) };
-        Self { letters: std::array::from_fn(|_| letter()), read: Line(word()) }
+        Self { words: std::array::from_fn(|_| word()), read: Line(word()) }
     }
 }
 
@@ -103,20 +123,33 @@ impl Letters {
     /// Gives all of them this stamp, and this word instead of all of theirs.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spoil(&self, stamp: u64, word: u64) {
-        for letter in &self.letters {
-            letter.words.iter().for_each(|place| place.store(word, Ordering::Relaxed));
-            letter.stamp.store(stamp, Ordering::Release);
+        for letter in self.words.chunks(self.shape().words) {
+            letter[1..].iter().for_each(|place| place.store(word, Ordering::Relaxed));
+            letter[0].store(stamp, Ordering::Release);
         }
     }
 
-    /// Where the letter lies that comes after so many.
     #[inline]
-    fn after(&self, letters: u64) -> &Letter {
-        &self.letters[letters as usize & (self.letters.len() - 1)]
+    fn shape(&self) -> Shape {
+        if self.words.len() == LONG_LETTERS.all_words() { LONG_LETTERS } else { SHORT_LETTERS }
     }
 
-    fn count(&self) -> u64 {
-        self.letters.len() as u64
+    /// Where the letter begins that follows the one that begins there.
+    #[inline]
+    fn after(&self, letter: usize) -> usize {
+        let next = letter + self.shape().words;
+        if next < self.words.len() { next } else { 0 }
+    }
+
+    #[inline]
+    fn stamp(&self, letter: usize) -> &AtomicU64 {
+        &self.words[letter]
+    }
+
+    /// What is in the letter that begins there, in so many words.
+    #[inline]
+    fn content(&self, letter: usize, words: usize) -> &[AtomicU64] {
+        &self.words[letter + 1..][..words]
     }
 }
 
@@ -129,47 +162,60 @@ impl Writer {
     /// Whether a letter is free.
     #[inline]
     pub(crate) fn is_free(&mut self, letters: &Letters) -> bool {
-        if self.written.wrapping_sub(self.read) >= letters.count() {
+        let count = letters.shape().count as u64;
+        if self.written.wrapping_sub(self.read) >= count {
             // With what the reader did before, which has the words of the letter that is written over.
             self.read = letters.read.0.load(Ordering::Acquire);
         }
-        self.written.wrapping_sub(self.read) < letters.count()
+        self.written.wrapping_sub(self.read) < count
     }
 
-    /// Writes a letter with these parts, if they are at most [`LETTER_LEN`] bytes together, and not none; returns how many. One must be [free](Self::is_free).
+    /// Writes a letter with these parts, if they fit into one and are not empty; returns how many bytes. One must be [free](Self::is_free).
     #[inline]
     pub(crate) fn write<'a>(
         &mut self,
         letters: &Letters,
-        parts: impl Iterator<Item = &'a [u8]>,
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Option<usize> {
-        let mut bytes = [0; LETTER_LEN];
-        let mut len = 0;
-        for part in parts {
-            bytes[len..].get_mut(..part.len())?.copy_from_slice(part);
-            len += part.len();
-        }
-        if len == 0 {
+        let len: usize = parts.clone().map(<[u8]>::len).sum();
+        if len == 0 || len > letters.shape().letter_len() {
             return None;
         }
-        store(&letters.after(self.written).words, &bytes[..len.next_multiple_of(8)]);
+        let words = letters.content(self.next, len.div_ceil(8));
+        if len <= SHORT_LETTERS.letter_len() {
+            store_parts::<{ SHORT_LETTERS.letter_len() }>(words, parts, len);
+        } else {
+            store_parts::<{ LONG_LETTERS.letter_len() }>(words, parts, len);
+        }
         self.post(letters, len);
         Some(len)
     }
 
     /// Writes a letter with at most [`COVER_LEN`] bytes, after which come those that are enclosed. One must be [free](Self::is_free), and the cell written.
     pub(crate) fn enclose(&mut self, letters: &Letters, cover: &[u8], enclosed: Enclosed) {
-        let words = &letters.after(self.written).words;
+        let words = letters.content(self.next, 1 + cover.len().div_ceil(8));
         words[0].store((enclosed.len as u64) << 8 | enclosed.cell as u64, Ordering::Relaxed);
         store(&words[1..], cover);
         self.post(letters, ENCLOSES | cover.len());
     }
 
     fn post(&mut self, letters: &Letters, len: usize) {
-        let letter = letters.after(self.written);
         self.written += 1;
-        letter.stamp.store(self.written << LEN_BITS | len as u64, Ordering::Release);
+        letters.stamp(self.next).store(self.written << LEN_BITS | len as u64, Ordering::Release);
+        self.next = letters.after(self.next);
     }
+}
+
+/// Writes these parts, which have `len` bytes together, at most `MAX`. They are put together on the stack first: `MAX` zeros, which take 10 ns where they are 376.
+#[inline]
+fn store_parts<'a, const MAX: usize>(words: &[AtomicU64], parts: impl Iterator<Item = &'a [u8]>, len: usize) {
+    let mut bytes = [0; MAX];
+    let mut at = 0;
+    for part in parts {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    store(words, &bytes[..len.next_multiple_of(8)]);
 }
 
 /// Writes these bytes, word by word; the last word ends with zeros.
@@ -199,13 +245,38 @@ fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
+/// Asks for the lines of these words.
+#[inline]
+fn fetch(words: &[AtomicU64]) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    for line in words.chunks(8) {
+        // SAFETY: a hint; it reads nothing.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
+        }
+    }
+    #[cfg(any(loom, not(target_arch = "x86_64")))]
+    let _ = words;
+}
+
 impl Reader {
     /// The stamp of the letter that comes next, if it is there.
     #[inline]
     fn stamp(&self, letters: &Letters) -> Option<u64> {
-        let stamp = letters.after(self.read).stamp.load(Ordering::Acquire);
+        if self.expected > FIRST_LINE_LEN {
+            fetch(&letters.content(self.next, self.expected.div_ceil(8))[FIRST_LINE_LEN / 8..]);
+        }
+        let stamp = letters.stamp(self.next).load(Ordering::Acquire);
         let is_next = stamp >> LEN_BITS == (self.read + 1) & (u64::MAX >> LEN_BITS);
         is_next.then_some(stamp)
+    }
+
+    /// The next letter was read to its end.
+    #[inline]
+    fn pass(&mut self, letters: &Letters) {
+        self.read += 1;
+        self.next = letters.after(self.next);
+        letters.read.0.store(self.read, Ordering::Release);
     }
 
     /// Whether a letter waits.
@@ -222,9 +293,9 @@ impl Reader {
         }
         let len = self.stamp(letters)? as usize & ((1 << LEN_BITS) - 1);
         if len & ENCLOSES == 0 {
-            return Some(Contents { len: len.min(LETTER_LEN), enclosed: None });
+            return Some(Contents { len: len.min(letters.shape().letter_len()), enclosed: None });
         }
-        let word = letters.after(self.read).words[0].load(Ordering::Relaxed);
+        let word = letters.content(self.next, 1)[0].load(Ordering::Relaxed);
         let enclosed = Enclosed { cell: word as usize % CELLS, len: ((word >> 8) as usize).min(cell_len) };
         Some(Contents { len: (len - ENCLOSES).min(COVER_LEN), enclosed: Some(enclosed) })
     }
@@ -236,12 +307,12 @@ impl Reader {
             return None;
         }
         let len = self.stamp(letters)? as usize & ((1 << LEN_BITS) - 1);
-        if len > buffer.len().min(LETTER_LEN) {
+        if len > buffer.len().min(letters.shape().letter_len()) {
             return None;
         }
-        load(&letters.after(self.read).words, &mut buffer[..len]);
-        self.read += 1;
-        letters.read.0.store(self.read, Ordering::Release);
+        load(letters.content(self.next, len.div_ceil(8)), &mut buffer[..len]);
+        self.expected = len;
+        self.pass(letters);
         Some(len)
     }
 
@@ -258,12 +329,13 @@ impl Reader {
         let Contents { len, enclosed } = contents;
         let mut n = 0;
         if self.taken < len {
-            let words = &letters.after(self.read).words[usize::from(enclosed.is_some())..];
+            let before = usize::from(enclosed.is_some());
+            let words = &letters.content(self.next, before + len.div_ceil(8))[before..];
             n = buffer.len().min(len - self.taken);
             if n == len {
                 load(words, &mut buffer[..n]);
             } else {
-                let mut bytes = [0; LETTER_LEN];
+                let mut bytes = [0; LETTER_LEN_MAX];
                 load(words, &mut bytes[..len]);
                 buffer[..n].copy_from_slice(&bytes[self.taken..self.taken + n]);
             }
@@ -282,10 +354,11 @@ impl Reader {
             }
         }
         self.open = Some(contents);
+        self.expected = len;
         let (mut cell, mut more_follows) = (None, false);
         if self.taken == len + enclosed.map_or(0, |enclosed| enclosed.len) {
-            (self.read, self.taken, self.open) = (self.read + 1, 0, None);
-            letters.read.0.store(self.read, Ordering::Release);
+            (self.taken, self.open) = (0, None);
+            self.pass(letters);
             cell = enclosed.map(|enclosed| enclosed.cell);
             more_follows = enclosed.is_some_and(|enclosed| enclosed.len == cell_len);
         }

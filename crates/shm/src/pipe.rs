@@ -6,7 +6,7 @@
 
 use crate::cells::{Cells, Hand};
 use crate::copy_probe::kernel_copies_are_worth_it;
-use crate::letters::{COVER_LEN, Enclosed, Letter, Letters, Reader, Writer};
+use crate::letters::{COVER_LEN, Enclosed, Letters, Reader, Shape, Writer};
 use crate::pair_copy;
 use crate::region::Line;
 use crate::span::Span;
@@ -27,17 +27,17 @@ const HAND_BACK_BYTES: usize = 2 << 10;
 /// The memory that the two ends of a pipe share, besides the ring. All zero at first; indexed by end.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Pipe<L: ?Sized = [Letter]> {
+pub(crate) struct Pipe<W: ?Sized = [AtomicU64]> {
     /// Bytes moved since the beginning. Each end writes its own.
     moved: [Line<AtomicU64>; 2],
     /// Hardly ever written, so its line is in both caches.
     signs: Line<Signs>,
-    letters: Letters<L>,
+    letters: Letters<W>,
 }
 
-/// Bytes of a pipe with so many letters.
-pub(crate) const fn pipe_len(letters: usize) -> usize {
-    size_of::<Pipe<[Letter; 0]>>() + letters * size_of::<Letter>()
+/// Bytes of a pipe with such letters.
+pub(crate) const fn pipe_len(letters: Shape) -> usize {
+    size_of::<Pipe<[AtomicU64; 0]>>() + letters.all_words() * size_of::<AtomicU64>()
 }
 
 #[repr(C)]
@@ -60,7 +60,7 @@ impl Signs {
 const NO_CELLS: u32 = 1;
 const WITH_CELLS: u32 = 2;
 
-impl<L: ?Sized> Pipe<L> {
+impl<W: ?Sized> Pipe<W> {
     /// Whether the pair of ranks whose pipe this is has cells. Whoever asks first decides it for both: `wanted` is what it says.
     pub(crate) fn has_cells(&self, wanted: bool) -> bool {
         let ours = if wanted { WITH_CELLS } else { NO_CELLS };

@@ -11,7 +11,7 @@
 use crate::cells::{Cells, Hand};
 use crate::futex::Futex;
 use crate::lease::Closed;
-use crate::letters::{FEW_LETTERS, MANY_LETTERS};
+use crate::letters::{LONG_LETTERS, SHORT_LETTERS, Shape};
 use crate::loan::{CHUNK, Lender, Loan, Taker};
 use crate::memory::Memory;
 use crate::peer_memory::{Identity, PeerMemory, Reading, is_gone};
@@ -70,8 +70,8 @@ const fn are_few(world_size: usize) -> bool {
     ring_len(world_size) == RING_LEN_MAX
 }
 
-const fn letters(world_size: usize) -> usize {
-    if are_few(world_size) { MANY_LETTERS } else { FEW_LETTERS }
+const fn letters(world_size: usize) -> Shape {
+    if are_few(world_size) { LONG_LETTERS } else { SHORT_LETTERS }
 }
 
 const fn loans_offset(world_size: usize) -> usize {
@@ -95,7 +95,7 @@ struct Segment {
     memory: Memory,
     world_size: usize,
     /// What follows from the number of ranks, computed once: the letters of a pipe, where loans begin if there are any, where the rings begin, and the length of each.
-    letters: usize,
+    letters: Shape,
     loans_offset: Option<usize>,
     rings_offset: usize,
     ring_len: usize,
@@ -118,8 +118,8 @@ impl Segment {
         let len = pipe_len(self.letters);
         let at = self.memory.at(self.world_size * size_of::<Rank>() + self.index(from, to) * len, len);
         // A pointer to what ends with a slice has that slice's length.
-        let pipe = std::ptr::slice_from_raw_parts(at.as_ptr(), self.letters) as *const Pipe;
-        // SAFETY: mapped for as long as `self`, as long as a pipe with so many letters is, aligned (all sizes are multiples of 128), zero or
+        let pipe = std::ptr::slice_from_raw_parts(at.as_ptr(), self.letters.all_words()) as *const Pipe;
+        // SAFETY: mapped for as long as `self`, as long as a pipe with such letters is, aligned (all sizes are multiples of 128), zero or
         // written as atomics only.
         unsafe { &*pipe }
     }

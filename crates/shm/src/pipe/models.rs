@@ -3,14 +3,14 @@
 use super::*;
 use crate::cells::CELLS;
 use crate::futex::Futex;
-use crate::letters::FEW_LETTERS;
+use crate::letters::SHORT_LETTERS;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use std::time::Duration;
 
 struct Shared {
-    pipe: Pipe<[Letter; FEW_LETTERS]>,
+    pipe: Pipe<[AtomicU64; SHORT_LETTERS.all_words()]>,
     ring: [UnsafeCell<u64>; 1],
     /// Each end's.
     doors: [Futex; 2],
@@ -149,7 +149,7 @@ fn both_sleep_and_are_woken_in_turn() {
 fn cells_pass_there_and_back(rounds: u64, preemptions: Option<usize>) {
     struct Two {
         /// There, and back.
-        pipes: [Pipe<[Letter; FEW_LETTERS]>; 2],
+        pipes: [Pipe<[AtomicU64; SHORT_LETTERS.all_words()]>; 2],
         cells: [UnsafeCell<u64>; CELLS],
         doors: [Futex; 2],
     }

@@ -2,20 +2,27 @@
 
 use super::*;
 use crate::cells::CELLS;
-use crate::letters::{FEW_LETTERS, LETTER_LEN, MANY_LETTERS};
+use crate::letters::{LONG_LETTERS, SHORT_LETTERS};
 use std::io::IoSlice;
 
-fn pipe<const LETTERS: usize>() -> Pipe<[Letter; LETTERS]> {
+const SHORT: usize = SHORT_LETTERS.all_words();
+const LONG: usize = LONG_LETTERS.all_words();
+/// The most bytes in a short letter.
+const LETTER_LEN: usize = SHORT_LETTERS.letter_len();
+/// The most bytes in a long one.
+const LONG_LETTER_LEN: usize = LONG_LETTERS.letter_len();
+
+fn pipe<const WORDS: usize>() -> Pipe<[AtomicU64; WORDS]> {
     let line = || Line(AtomicU64::new(0));
     Pipe { moved: [line(), line()], signs: Line(Signs::new()), letters: Letters::new() }
 }
 
 const CAPACITY: usize = 512;
-const CELL: usize = 256;
+const CELL: usize = 512;
 
 /// Ends of one pipe in this thread.
 struct Both {
-    pipe: Pipe<[Letter; FEW_LETTERS]>,
+    pipe: Pipe<[AtomicU64; SHORT]>,
     ring: Vec<u8>,
     /// Empty where there are no cells.
     cells: Vec<u8>,
@@ -118,7 +125,7 @@ fn letters_are_read_in_their_place_in_whatever_pieces() {
 
 /// Two ranks with the pipes between them, in this thread.
 struct Pair {
-    pipes: [Pipe<[Letter; MANY_LETTERS]>; 2],
+    pipes: [Pipe<[AtomicU64; LONG]>; 2],
     rings: [Vec<u8>; 2],
     cells: Vec<u8>,
     outgoing: [End; 2],
@@ -216,8 +223,9 @@ fn what_finds_no_cell_goes_through_the_ring() {
     assert_eq!(got, all[..taken]);
     // All cells are at one end; the other's messages go through the ring until it gets some.
     assert_eq!((pair.hand(0).len(), pair.hand(1).len()), (0, CELLS));
-    assert_eq!(pair.write(0, &bytes(0, 100), &bytes(100, 100)), 200);
-    assert_eq!(pair.read(0, 1000), bytes(0, 200));
+    assert_eq!(pair.write(0, &bytes(0, 100), &bytes(100, LONG_LETTER_LEN - 99)), LONG_LETTER_LEN + 1);
+    assert_eq!(pair.outgoing[0].moved, (CAPACITY + LONG_LETTER_LEN + 1) as u64);
+    assert_eq!(pair.read(0, 1000), bytes(0, LONG_LETTER_LEN + 1));
     assert_eq!(pair.write(1, &[], &bytes(0, CELL)), CELL);
     assert_eq!(pair.read(1, 1000), bytes(0, CELL));
     assert_eq!(pair.hand(0).len(), 1);
@@ -235,7 +243,7 @@ fn both_directions_at_once_share_the_cells_in_whatever_order() {
     for _ in 0..if cfg!(miri) { 500 } else { 20_000 } {
         let from = random(2);
         if random(2) == 0 {
-            let lens = [1, LETTER_LEN, CELL, CELL + 1, 3 * CELL, 3 * CAPACITY];
+            let lens = [1, LONG_LETTER_LEN, CELL, CELL + 1, 3 * CELL, 3 * CAPACITY];
             let longest = lens[random(lens.len())];
             let all = bytes(sent[from] as u8, 1 + random(longest));
             let (head, body) = all.split_at(random(all.len().min(50)));
@@ -258,7 +266,7 @@ fn both_directions_at_once_share_the_cells_in_whatever_order() {
 
 #[test]
 fn a_pair_has_cells_if_who_asks_first_wants_them() {
-    let pipe = pipe::<FEW_LETTERS>();
+    let pipe = pipe::<SHORT>();
     assert!(pipe.has_cells(true) && pipe.has_cells(false));
     pipe.signs.0.cells.store(77, Ordering::Relaxed);
     assert!(!pipe.has_cells(true), "nonsense");
@@ -273,8 +281,8 @@ fn nonsense_from_the_other_end_does_no_harm() {
             both.pipe.moved[Direction::Recv as usize].0.store(theirs, Ordering::Release);
             assert!(both.write(&[7; 100]) <= 100);
             // Numbers of a letter with all lengths, enclosing or not, and every word what it should not be.
-            for stamp in
-                (0..40).flat_map(|number| [0, 1, 120, 127, 128, 129, 255].map(|len| number << 8 | len))
+            for stamp in (0..40)
+                .flat_map(|number| [0, 1, 120, 376, 377, 511, 512, 513, 1023].map(|len| number << 10 | len))
             {
                 let letters: &Letters = &both.pipe.letters;
                 letters.spoil(stamp, theirs.wrapping_mul(stamp | 1));
