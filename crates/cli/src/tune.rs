@@ -2,27 +2,31 @@
 
 use phalanx_algo::Link;
 use phalanx_core::Result;
-use phalanx_group::{Prices, tune, tune_staging};
-use std::fmt::Display;
+use phalanx_group::{Prices, StagingTimes, tune, tune_staging};
 use std::time::Duration;
 
 /// Measures, keeps the prices, and says what they are.
 pub(crate) fn run() -> Result<String> {
     let prices = tune()?;
     let file = prices.save()?;
-    let staging = tune_staging()?.map_or_else(String::new, staging_text);
+    let staging = tune_staging()?.map_or_else(String::new, |times| staging_text(&times));
     Ok(format!("{}Kept in {}.\n{staging}", text(&prices), file.display()))
 }
 
 /// Where two ranks of a host stage, for people. It is not kept, since groups measure it in two milliseconds.
-fn staging_text<S: Display>(times: [(S, Duration); 3]) -> String {
+fn staging_text(StagingTimes { all_gather, kept, handed_back }: &StagingTimes) -> String {
+    let us = |time: Duration| format!("{:.1} µs", 1e6 * time.as_secs_f64());
     let fastest =
-        times.iter().min_by_key(|(_, time)| *time).map_or_else(String::new, |(way, _)| way.to_string());
-    let times = times.map(|(way, time)| format!("{way} {:.1} µs", 1e6 * time.as_secs_f64()));
+        all_gather.iter().min_by_key(|(_, time)| *time).map_or_else(String::new, |(way, _)| way.to_string());
+    let ways = all_gather.map(|(way, time)| format!("{way} {}", us(time))).join(", ");
+    let lines = if handed_back < kept { "handed back" } else { "kept" };
     format!(
-        "staging   {}: an all_gather of 64 KiB each of two ranks with a core each. Groups take the fastest, here {fastest}; \
-         PHALANX_STAGING decides it.\n",
-        times.join(", ")
+        "staging   {ways}: an all_gather of 64 KiB each of two ranks with a core each. Groups take the fastest, here {fastest}; \
+         PHALANX_STAGING decides it.\n\
+         lines     kept {}, handed back {}: a broadcast of 16 KiB between two such ranks. Groups take the faster, here {lines}; \
+         PHALANX_HAND_BACK decides it, where they do not stage in memory of their own.\n",
+        us(*kept),
+        us(*handed_back),
     )
 }
 
@@ -44,13 +48,18 @@ pub(crate) fn text(prices: &Prices) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use phalanx_group::Staging;
 
     #[test]
     fn the_fastest_staging_is_named() {
-        let times = [("own", 8_120), ("swapped", 3_400), ("claimed", 3_390)];
-        let text = staging_text(times.map(|(way, time)| (way, Duration::from_nanos(time))));
+        let ways = [(Staging::Own, 8_120), (Staging::Swapped, 3_400), (Staging::Claimed, 3_390)];
+        let [kept, handed_back] = [960, 720].map(Duration::from_nanos);
+        let all_gather = ways.map(|(way, time)| (way, Duration::from_nanos(time)));
+        let text = staging_text(&StagingTimes { all_gather, kept, handed_back });
         assert!(text.starts_with("staging   own 8.1 µs, swapped 3.4 µs, claimed 3.4 µs: "), "{text}");
         assert!(text.contains("here claimed"), "{text}");
+        assert!(text.contains("lines     kept 1.0 µs, handed back 0.7 µs: "), "{text}");
+        assert!(text.contains("here handed back"), "{text}");
     }
 
     #[test]

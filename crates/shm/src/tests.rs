@@ -4,10 +4,10 @@ mod gather_scatter;
 mod giving_up;
 mod namespaces;
 mod on_the_way;
+mod staging;
 mod stopped;
 
 use crate::plan::{Kind, Plan};
-use crate::region::Staging;
 use crate::{
     Buffers, Call, Fault, Givers, Reduction, Stopped, Team, Transfer, WaitCheck, Window, create, segment_len,
     window_len,
@@ -275,35 +275,6 @@ fn every_operation_with_copies_between_address_spaces() {
 fn every_operation_through_staging() {
     for world_size in 2..=5 {
         on_team(world_size, world_size != 3, Reach::Staging, every_operation);
-    }
-}
-
-/// Also where the memory in which two ranks stage changes hands, and where it does not; in whatever order operations come that use it and
-/// that don't.
-#[test]
-fn every_operation_wherever_two_ranks_stage() {
-    for staging in [Staging::Own, Staging::Swapped, Staging::Claimed] {
-        let all_are_there = Barrier::new(2);
-        on_team(2, false, Reach::Staging, |rank| {
-            all_are_there.wait();
-            rank.team.region.stage(rank.rank, staging);
-            all_are_there.wait();
-            every_operation(rank);
-            for n in 0..600 {
-                let len = LENGTHS[n * 7 % 13];
-                if n % 41 == rank.rank * 20 {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                match n * 5 % 17 % 6 {
-                    0 => rank.broadcast(len, n, n / 7 % 2),
-                    1 => rank.all_gather(len, n),
-                    2 => rank.all_reduce_in(bytes_mut(&mut vec![0; len]), n, None),
-                    3 => rank.all_to_all(len, n),
-                    4 => rank.reduce_scatter(len, n),
-                    _ => rank.all_reduce_in(bytes_mut(&mut vec![0; len]), n, Some(n % 2)),
-                }
-            }
-        });
     }
 }
 

@@ -144,6 +144,9 @@ pub(crate) fn assemble(
     if let Some(staging) = config.staging {
         force_staging(staging);
     }
+    if let Some(handed_back) = config.hand_back {
+        force_hand_back(handed_back);
+    }
     let place = Place {
         rank,
         world_size,
@@ -401,6 +404,16 @@ fn force_staging(staging: Staging) {
 /// No ranks share memory here.
 #[cfg(not(target_os = "linux"))]
 fn force_staging(_staging: Staging) {}
+
+/// Of what one rank of a pair gives, lines are handed back or not.
+#[cfg(target_os = "linux")]
+fn force_hand_back(handed_back: bool) {
+    phalanx_shm::force_hand_back(handed_back);
+}
+
+/// No ranks share memory here.
+#[cfg(not(target_os = "linux"))]
+fn force_hand_back(_handed_back: bool) {}
 
 /// Bytes of the longest memory that this process can make for the ranks of its host.
 #[cfg(target_os = "linux")]

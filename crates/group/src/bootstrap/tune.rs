@@ -47,24 +47,39 @@ pub fn tune() -> Result<Prices> {
     Ok(Prices { measured: Some(Measured::here()), loopback, network })
 }
 
-/// How long an all_gather of 64 KiB of each of two ranks takes that share memory and have a core each, by where they stage. `None` where there are no
-/// such ranks. Groups measure it for themselves when two ranks meet, and take the first of the shortest.
+/// What two ranks that share memory and have a core each find out when they meet: they take the first of the shortest of each.
+#[derive(Debug, Clone, Copy)]
+pub struct StagingTimes {
+    /// Time of an all_gather of 64 KiB of each rank, by where they stage.
+    pub all_gather: [(Staging, Duration); 3],
+    /// Time of a broadcast of 16 KiB where they do not stage in memory of their own, and the reader keeps the lines of what it has read.
+    pub kept: Duration,
+    /// The same, where the reader hands them back.
+    pub handed_back: Duration,
+}
+
+/// Measures what two ranks that share memory and have a core each find out when they meet. `None` where there are no such ranks.
 ///
 /// # Errors
 /// [`Io`](Error::Io) if the memory can't be had.
 ///
 /// # Examples
 /// ```
-/// for (staging, time) in phalanx_group::tune_staging()?.into_iter().flatten() {
-///     println!("{staging}: {time:?}");
+/// if let Some(times) = phalanx_group::tune_staging()? {
+///     for (staging, time) in times.all_gather {
+///         println!("{staging}: {time:?}");
+///     }
 /// }
 /// # Ok::<(), phalanx_core::Error>(())
 /// ```
-pub fn tune_staging() -> Result<Option<[(Staging, Duration); 3]>> {
+pub fn tune_staging() -> Result<Option<StagingTimes>> {
     #[cfg(target_os = "linux")]
     if cores() > 1 {
-        let phalanx_shm::StagingTimes { own, swapped, claimed } = phalanx_shm::measure_staging()?;
-        return Ok(Some([(Staging::Own, own), (Staging::Swapped, swapped), (Staging::Claimed, claimed)]));
+        let (both_ways, one_way) = phalanx_shm::measure_staging()?;
+        let phalanx_shm::StagingTimes { own, swapped, claimed } = both_ways;
+        let phalanx_shm::OneWayTimes { kept, handed_back } = one_way;
+        let all_gather = [(Staging::Own, own), (Staging::Swapped, swapped), (Staging::Claimed, claimed)];
+        return Ok(Some(StagingTimes { all_gather, kept, handed_back }));
     }
     Ok(None)
 }

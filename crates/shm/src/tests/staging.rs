@@ -1,0 +1,59 @@
+//! Two ranks, wherever they stage.
+
+use super::{LENGTHS, Reach, bytes_mut, every_operation, on_team};
+use crate::region::Staging;
+use std::sync::Barrier;
+use std::time::Duration;
+
+/// Also where the memory in which two ranks stage changes hands, and where it does not; in whatever order operations come that use it and
+/// that don't.
+#[test]
+fn every_operation_wherever_two_ranks_stage() {
+    let ways = [
+        (Staging::Own, false),
+        (Staging::Swapped, true),
+        (Staging::Claimed, false),
+        (Staging::Claimed, true),
+    ];
+    for (staging, hands_back) in ways {
+        let all_are_there = Barrier::new(2);
+        on_team(2, false, Reach::Staging, |rank| {
+            all_are_there.wait();
+            rank.team.region.stage(rank.rank, staging);
+            rank.team.hands_back = hands_back;
+            all_are_there.wait();
+            every_operation(rank);
+            for n in 0..600 {
+                let len = LENGTHS[n * 7 % 13];
+                if n % 41 == rank.rank * 20 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                match n * 5 % 17 % 6 {
+                    0 => rank.broadcast(len, n, n / 7 % 2),
+                    1 => rank.all_gather(len, n),
+                    2 => rank.all_reduce_in(bytes_mut(&mut vec![0; len]), n, None),
+                    3 => rank.all_to_all(len, n),
+                    4 => rank.reduce_scatter(len, n),
+                    _ => rank.all_reduce_in(bytes_mut(&mut vec![0; len]), n, Some(n % 2)),
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn lines_of_what_one_of_two_gives_are_handed_back_where_that_was_chosen() {
+    let cases = [(false, 16, false), (true, 2, false), (true, 16, true), (true, 1024, false)];
+    for (hands_back, kib, is_handed_back) in cases {
+        let all_are_there = Barrier::new(2);
+        on_team(2, false, Reach::Staging, |rank| {
+            all_are_there.wait();
+            rank.team.region.stage(rank.rank, Staging::Swapped);
+            rank.team.hands_back = hands_back;
+            all_are_there.wait();
+            rank.broadcast(kib << 8, 0, 0);
+            let last = rank.team.next_piece() - 1;
+            assert_eq!(rank.team.wants_lines(0, last), is_handed_back, "{hands_back}, {kib} KiB");
+        });
+    }
+}
