@@ -14,19 +14,19 @@ pub(crate) fn run() -> Result<String> {
 }
 
 /// Where two ranks of a host stage, for people. It is not kept, since groups measure it in two milliseconds.
-fn staging_text(StagingTimes { all_gather, kept, handed_back }: &StagingTimes) -> String {
+fn staging_text(StagingTimes { all_gather, vectors, library }: &StagingTimes) -> String {
     let us = |time: Duration| format!("{:.1} µs", 1e6 * time.as_secs_f64());
     let fastest =
         all_gather.iter().min_by_key(|(_, time)| *time).map_or_else(String::new, |(way, _)| way.to_string());
     let ways = all_gather.map(|(way, time)| format!("{way} {}", us(time))).join(", ");
-    let lines = if handed_back < kept { "handed back" } else { "kept" };
+    let copy = if library < vectors { "the C library" } else { "vectors" };
     format!(
         "staging   {ways}: an all_gather of 64 KiB each of two ranks with a core each. Groups take the fastest, here {fastest}; \
          PHALANX_STAGING decides it.\n\
-         lines     kept {}, handed back {}: a broadcast of 16 KiB between two such ranks. Groups take the faster, here {lines}; \
-         PHALANX_HAND_BACK decides it, where they do not stage in memory of their own.\n",
-        us(*kept),
-        us(*handed_back),
+         copies    by vectors {}, by the C library {}: a broadcast of 16 KiB between two such ranks. Groups take the faster, here {copy}; \
+         PHALANX_LIBRARY_COPY decides it, where they do not stage in memory of their own.\n",
+        us(*vectors),
+        us(*library),
     )
 }
 
@@ -53,13 +53,13 @@ mod tests {
     #[test]
     fn the_fastest_staging_is_named() {
         let ways = [(Staging::Own, 8_120), (Staging::Swapped, 3_400), (Staging::Claimed, 3_390)];
-        let [kept, handed_back] = [960, 720].map(Duration::from_nanos);
+        let [vectors, library] = [960, 720].map(Duration::from_nanos);
         let all_gather = ways.map(|(way, time)| (way, Duration::from_nanos(time)));
-        let text = staging_text(&StagingTimes { all_gather, kept, handed_back });
+        let text = staging_text(&StagingTimes { all_gather, vectors, library });
         assert!(text.starts_with("staging   own 8.1 µs, swapped 3.4 µs, claimed 3.4 µs: "), "{text}");
         assert!(text.contains("here claimed"), "{text}");
-        assert!(text.contains("lines     kept 1.0 µs, handed back 0.7 µs: "), "{text}");
-        assert!(text.contains("here handed back"), "{text}");
+        assert!(text.contains("copies    by vectors 1.0 µs, by the C library 0.7 µs: "), "{text}");
+        assert!(text.contains("here the C library"), "{text}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones, each for its operation, as in `all_reduce=ring,broadcast=shm/staged`; `phalanx algo list` has them. One that does not exist is an error; where one can't be taken, the recommended one is, with a warning |
 /// | `PHALANX_STAGING` | `own`, `swapped` or `claimed`: where two ranks that share memory and have a core each stage what is small, instead of where `phalanx tune` says that it is faster; the same for all ranks |
-/// | `PHALANX_HAND_BACK` | `1` or `0`: whether of two ranks that share memory, have a core each and do not stage in memory of their own, the one that reads what only the other gives hands its cache lines back, instead of what `phalanx tune` says is faster; the same for all ranks |
+/// | `PHALANX_LIBRARY_COPY` | `1` or `0`: whether two ranks that share memory, have a core each and do not stage in memory of their own, stage by the C library's copy and not by vectors, instead of what `phalanx tune` says is faster; the same for all ranks |
 /// | `PHALANX_REPRODUCIBLE` | `1`: reductions add up in the order of the ranks, so that their bits depend on nothing but the world size; the same for all ranks |
 /// | `PHALANX_SELF_TEST` | `0`: init does not check that the ranks add up right; the same for all ranks |
 /// | `PHALANX_CHECKSUM` | `1`: every frame over TCP has a checksum; the same for all ranks |
@@ -123,8 +123,8 @@ pub struct Config {
     pub algorithms: Option<String>,
     /// Where two ranks that share memory stage, if not where it is measured to be faster.
     pub staging: Option<Staging>,
-    /// Whether of two ranks that share memory, and do not stage in memory of their own, the one that reads what only the other gives hands its cache lines back; `None`: if that is measured to be faster.
-    pub hand_back: Option<bool>,
+    /// Whether two ranks that share memory, and do not stage in memory of their own, stage by the C library's copy; `None`: if that is measured to be faster.
+    pub library_copy: Option<bool>,
     /// Whether reductions add up in the order of the ranks, whatever carries them.
     pub reproducible: bool,
     /// Whether init checks that the ranks add up right.
@@ -353,7 +353,7 @@ impl Config {
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
             staging: vars.parsed("PHALANX_STAGING")?,
-            hand_back: vars.flag("PHALANX_HAND_BACK")?,
+            library_copy: vars.flag("PHALANX_LIBRARY_COPY")?,
             reproducible: vars.flag("PHALANX_REPRODUCIBLE")?.unwrap_or(false),
             self_test: vars.flag("PHALANX_SELF_TEST")?.unwrap_or(true),
             checksum: vars.flag("PHALANX_CHECKSUM")?.unwrap_or(false),

@@ -17,7 +17,7 @@ pub(crate) const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
 const PIECE_MIN: usize = 8 << 10;
 const PIECE_MAX: usize = 128 << 10;
-/// Most bytes of a part staged at once between two ranks whose cells change hands, where only one of them gives, and where both do.
+/// Bytes of a part staged at once between two ranks whose cells change hands, where only one of them gives, and where both do.
 const PAIR_ONE_WAY_MAX: usize = 32 << 10;
 const PAIR_BOTH_WAYS_MAX: usize = 64 << 10;
 
@@ -75,8 +75,6 @@ pub(crate) enum PartLocation {
 
 /// Parts of fewer bytes are not worth handing their lines back, and larger ones leave the caches by themselves.
 const HAND_BACK_BYTES: Range<usize> = 4 << 10..512 << 10;
-/// The same between two ranks whose cells change hands.
-const PAIR_HAND_BACK_BYTES: Range<usize> = 4 << 10..1 << 20;
 
 /// The first word of a post, which says that the data follow in staging, and whether its lines are to be handed back; that they are in
 /// the giver's memory, or else which window they are in (numbered from 3).
@@ -91,14 +89,8 @@ impl Team {
             return CopyPath::ProcessVm;
         }
         if self.region.is_swapped() {
-            let (pieces, longest) = match one_way {
-                false => (2, PAIR_BOTH_WAYS_MAX),
-                true if !self.hands_back => (2, PAIR_ONE_WAY_MAX),
-                // Lines that come back soon are written sooner; others should have left the caches.
-                true if PAIR_HAND_BACK_BYTES.contains(&largest) => (4, PAIR_ONE_WAY_MAX),
-                true => (2, PIECE_MAX),
-            };
-            return CopyPath::Staged((largest / pieces).clamp(PIECE_MIN, longest) / 64 * 64);
+            let longest = if one_way { PAIR_ONE_WAY_MAX } else { PAIR_BOTH_WAYS_MAX };
+            return CopyPath::Staged((largest / 2).clamp(PIECE_MIN, longest) / 64 * 64);
         }
         let piece =
             if self.is_crowded() { SLOT_LEN } else { (largest * parts / 2).clamp(PIECE_MIN, PIECE_MAX) };
@@ -188,11 +180,7 @@ impl Team {
             return false;
         }
         let has_one_reader = !offer.same || self.world_size == 2;
-        let is_worth_it = if is_swapped {
-            self.hands_back && PAIR_HAND_BACK_BYTES.contains(&offer.largest)
-        } else {
-            HAND_BACK_BYTES.contains(&offer.largest)
-        };
+        let is_worth_it = HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped;
         let may_hand_back = has_one_reader && is_worth_it && !self.is_crowded();
         let parts = if offer.same { 1 } else { self.world_size - 1 };
         self.stores.fill(offer.largest.min(len) * parts, may_hand_back, fill)
@@ -228,14 +216,9 @@ impl Team {
 
     /// Hands back to `giver` the lines in which it staged what this rank has read, if it wants them.
     pub(crate) fn hand_back(&self, giver: usize, piece: u64, staged: Span) {
-        if self.wants_lines(giver, piece) {
+        if self.region.slot(giver, piece).words()[0] == STAGED_HAND_BACK {
             staged.own_lines();
         }
-    }
-
-    /// Whether `giver`, which has posted `piece`, wants the lines back in which it staged it.
-    pub(crate) fn wants_lines(&self, giver: usize, piece: u64) -> bool {
-        self.region.slot(giver, piece).words()[0] == STAGED_HAND_BACK
     }
 
     /// The place of the bytes of this step that a giver has staged for this rank.

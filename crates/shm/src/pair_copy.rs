@@ -1,7 +1,7 @@
 //! How bytes are copied to and from the memory through which ranks exchange them.
 //!
-//! Where two ranks claim the lines that they read, the C library's copy is the faster one on lines that are owned, and on few others. It is slow where
-//! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn.
+//! Where two ranks claim the lines that they read, the C library's copy is the faster one on lines that are owned, and on few others. On some processors it is slow where
+//! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn. On others it is the faster one there too: [two ranks measure](crate::copy_choice) which.
 
 use crate::region::Region;
 use crate::span::Span;
@@ -13,7 +13,11 @@ const FEW_BYTES: usize = 8 << 10;
 impl Region {
     /// Copies what this rank gives to where it is staged; `owns` says that it has claimed these lines if any were to be claimed.
     pub(crate) fn put(&self, to: Span, from: Span, owns: bool) {
-        put(to, from, self.is_claimed(), owns);
+        if self.stages_by_library() {
+            to.copy_own_from(from);
+        } else {
+            put(to, from, self.is_claimed(), owns);
+        }
     }
 
     /// Copies what is staged to where it belongs. If this rank `writes_next` there, its lines are claimed.

@@ -101,6 +101,8 @@ pub(crate) struct Region {
     memory: Memory,
     world_size: usize,
     staging: Staging,
+    /// Where memory changes hands: whether all is staged by the C library's copy, and not only in lines that are owned.
+    by_library: bool,
 }
 
 const fn controls_len(world_size: usize) -> usize {
@@ -116,7 +118,7 @@ impl Region {
     pub(crate) fn map(file: impl AsFd, world_size: usize) -> Result<Self> {
         let memory = Memory::map(file, segment_len(world_size))?;
         memory.populate(0, controls_len(world_size));
-        Ok(Self { memory, world_size, staging: Staging::Crowded })
+        Ok(Self { memory, world_size, staging: Staging::Crowded, by_library: false })
     }
 
     /// Sets where is staged. All ranks do, and set the same, when all are done with all pieces.
@@ -130,6 +132,15 @@ impl Region {
         for rank in writes {
             self.memory.populate(self.staging_offset(rank, 0), slots as usize * SLOT_LEN);
         }
+    }
+
+    /// Sets whether all is staged by the C library's copy where memory changes hands.
+    pub(crate) fn stage_by_library(&mut self, by_library: bool) {
+        self.by_library = by_library;
+    }
+
+    pub(crate) fn stages_by_library(&self) -> bool {
+        self.by_library && self.is_swapped()
     }
 
     pub(crate) fn is_swapped(&self) -> bool {
@@ -269,7 +280,7 @@ mod tests {
     #[test]
     fn every_slot_is_inside_and_nobody_elses() {
         let memory = Memory::private(segment_len(2));
-        let region = Region { memory, world_size: 2, staging: Staging::Own };
+        let region = Region { memory, world_size: 2, staging: Staging::Own, by_library: false };
         let all = || (0..2).flat_map(|rank| (0..u64::from(SLOTS)).map(move |piece| (rank, piece)));
         for (rank, piece) in all() {
             let (slot, lines) = (region.staging(rank, piece), region.slot(rank, piece).lines());
@@ -303,7 +314,7 @@ mod tests {
     #[test]
     fn cells_change_hands() {
         let memory = Memory::private(segment_len(2));
-        let region = Region { memory, world_size: 2, staging: Staging::Swapped };
+        let region = Region { memory, world_size: 2, staging: Staging::Swapped, by_library: false };
         let place = |span: Span| span.addr();
         for cell in 0..16 {
             let (mine, theirs) = (region.given(0, 100 + cell, cell), region.given(1, 100 + cell, cell));

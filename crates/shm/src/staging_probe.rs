@@ -3,7 +3,7 @@
 //! It depends on how the processor's caches pass lines on, so it is measured: in the operation itself, once in the life of a process. A program can
 //! say which it wants, too.
 
-use crate::one_way_probe::OneWayTimes;
+use crate::copy_choice::CopyTimes;
 use crate::plan::{Kind, Plan};
 use crate::region::{Staging, segment_len};
 use crate::span::Span;
@@ -85,11 +85,11 @@ fn staging(code: u64) -> Staging {
     }
 }
 
-/// Measures where two ranks with a core each should stage, and whether lines are to be handed back of what one of them gives, with two threads of this process. It takes a few milliseconds.
+/// Measures where two ranks with a core each should stage, and by which copy, with two threads of this process. It takes a few milliseconds.
 ///
 /// # Errors
 /// [`Io`](phalanx_core::Error::Io) if the memory can't be had; [`Internal`](phalanx_core::Error::Internal) if the threads did not come together.
-pub fn measure_staging() -> Result<(StagingTimes, OneWayTimes)> {
+pub fn measure_staging() -> Result<(StagingTimes, CopyTimes)> {
     let file = create(segment_len(2))?;
     let measure = |rank: usize| {
         let signature = Signature::bare(OpKind::Init, CallSite::caller());
@@ -100,7 +100,7 @@ pub fn measure_staging() -> Result<(StagingTimes, OneWayTimes)> {
         team.run(&mut call, Plan::of(Kind::Join, MemoryWay::Mutual), |team, call| {
             let times = team.time_all(call)?;
             team.region.stage(team.rank, Staging::Swapped);
-            Ok((times, team.time_one_way(call)?))
+            Ok((times, team.time_copies(call)?))
         })
     };
     let times = std::thread::scope(|scope| {
@@ -138,7 +138,7 @@ pub(crate) fn lines_are_claimed() -> bool {
 }
 
 impl Team {
-    /// Sets where this team stages, and whether lines are handed back there. Collective; where it is to be measured that takes about two milliseconds.
+    /// Sets where this team stages, and by which copy. Collective; where it is to be measured that takes about two milliseconds.
     pub(crate) fn choose_staging(
         &mut self,
         crowded: bool,
@@ -158,7 +158,7 @@ impl Team {
         }
         FOUND.get_or_init(|| best);
         self.region.stage(self.rank, staging(best));
-        if self.region.is_swapped() { self.choose_hand_back(call) } else { Ok(()) }
+        if self.region.is_swapped() { self.choose_copy(call) } else { Ok(()) }
     }
 
     /// How long some all_gathers take by where the ranks stage.
@@ -204,9 +204,9 @@ mod tests {
 
     #[test]
     fn two_threads_measure_all() {
-        let (StagingTimes { own, swapped, claimed }, OneWayTimes { kept, handed_back }) =
+        let (StagingTimes { own, swapped, claimed }, CopyTimes { vectors, library }) =
             measure_staging().unwrap();
-        let times = [own, swapped, claimed, kept, handed_back];
+        let times = [own, swapped, claimed, vectors, library];
         assert!(
             times.iter().all(|time| (Duration::from_nanos(1)..Duration::MAX).contains(time)),
             "{times:?}"

@@ -51,8 +51,6 @@ pub struct Team {
     pub(crate) slice_bytes: usize,
     pub(crate) windows: Windows,
     pub(crate) stores: Stores,
-    /// Of two ranks whose cells change hands: whether lines are handed back of what one of them gives.
-    pub(crate) hands_back: bool,
     /// The next piece.
     pub(crate) piece: u64,
     /// The next cell: of the pieces in which ranks give each other parts.
@@ -124,7 +122,6 @@ impl Team {
             slice_bytes: SLICE_BYTES,
             windows: Windows::default(),
             stores: Stores::default(),
-            hands_back: false,
             piece: 0,
             cell: 0,
             cell_shift: 0,

@@ -144,8 +144,8 @@ pub(crate) fn assemble(
     if let Some(staging) = config.staging {
         force_staging(staging);
     }
-    if let Some(handed_back) = config.hand_back {
-        force_hand_back(handed_back);
+    if let Some(by_library) = config.library_copy {
+        force_library_copy(by_library);
     }
     let place = Place {
         rank,
@@ -405,15 +405,15 @@ fn force_staging(staging: Staging) {
 #[cfg(not(target_os = "linux"))]
 fn force_staging(_staging: Staging) {}
 
-/// Of what one rank of a pair gives, lines are handed back or not.
+/// Pairs of ranks that share memory stage by the C library's copy, or by vectors.
 #[cfg(target_os = "linux")]
-fn force_hand_back(handed_back: bool) {
-    phalanx_shm::force_hand_back(handed_back);
+fn force_library_copy(by_library: bool) {
+    phalanx_shm::force_library_copy(by_library);
 }
 
 /// No ranks share memory here.
 #[cfg(not(target_os = "linux"))]
-fn force_hand_back(_handed_back: bool) {}
+fn force_library_copy(_by_library: bool) {}
 
 /// Bytes of the longest memory that this process can make for the ranks of its host.
 #[cfg(target_os = "linux")]

@@ -20,7 +20,7 @@ pub(crate) fn own_settings(config: &Config, build: Build) -> String {
             "PHALANX_STAGING",
             config.staging.map_or_else(|| "as measured".into(), |staging| staging.to_string()),
         ),
-        ("PHALANX_HAND_BACK", config.hand_back.map_or("as measured", switch).into()),
+        ("PHALANX_LIBRARY_COPY", config.library_copy.map_or("as measured", switch).into()),
         ("PHALANX_REPRODUCIBLE", switch(config.reproducible).into()),
         ("PHALANX_SELF_TEST", switch(config.self_test).into()),
         ("PHALANX_CHECKSUM", switch(config.checksum).into()),

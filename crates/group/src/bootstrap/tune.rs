@@ -52,10 +52,10 @@ pub fn tune() -> Result<Prices> {
 pub struct StagingTimes {
     /// Time of an all_gather of 64 KiB of each rank, by where they stage.
     pub all_gather: [(Staging, Duration); 3],
-    /// Time of a broadcast of 16 KiB where they do not stage in memory of their own, and the reader keeps the lines of what it has read.
-    pub kept: Duration,
-    /// The same, where the reader hands them back.
-    pub handed_back: Duration,
+    /// Time of a broadcast of 16 KiB whose root stages by vectors, in memory that changes hands.
+    pub vectors: Duration,
+    /// The same, by the C library's copy.
+    pub library: Duration,
 }
 
 /// Measures what two ranks that share memory and have a core each find out when they meet. `None` where there are no such ranks.
@@ -75,11 +75,11 @@ pub struct StagingTimes {
 pub fn tune_staging() -> Result<Option<StagingTimes>> {
     #[cfg(target_os = "linux")]
     if cores() > 1 {
-        let (both_ways, one_way) = phalanx_shm::measure_staging()?;
-        let phalanx_shm::StagingTimes { own, swapped, claimed } = both_ways;
-        let phalanx_shm::OneWayTimes { kept, handed_back } = one_way;
+        let (staging, copies) = phalanx_shm::measure_staging()?;
+        let phalanx_shm::StagingTimes { own, swapped, claimed } = staging;
+        let phalanx_shm::CopyTimes { vectors, library } = copies;
         let all_gather = [(Staging::Own, own), (Staging::Swapped, swapped), (Staging::Claimed, claimed)];
-        return Ok(Some(StagingTimes { all_gather, kept, handed_back }));
+        return Ok(Some(StagingTimes { all_gather, vectors, library }));
     }
     Ok(None)
 }

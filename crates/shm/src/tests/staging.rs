@@ -15,12 +15,12 @@ fn every_operation_wherever_two_ranks_stage() {
         (Staging::Claimed, false),
         (Staging::Claimed, true),
     ];
-    for (staging, hands_back) in ways {
+    for (staging, by_library) in ways {
         let all_are_there = Barrier::new(2);
         on_team(2, false, Reach::Staging, |rank| {
             all_are_there.wait();
             rank.team.region.stage(rank.rank, staging);
-            rank.team.hands_back = hands_back;
+            rank.team.region.stage_by_library(by_library);
             all_are_there.wait();
             every_operation(rank);
             for n in 0..600 {
@@ -37,23 +37,6 @@ fn every_operation_wherever_two_ranks_stage() {
                     _ => rank.all_reduce_in(bytes_mut(&mut vec![0; len]), n, Some(n % 2)),
                 }
             }
-        });
-    }
-}
-
-#[test]
-fn lines_of_what_one_of_two_gives_are_handed_back_where_that_was_chosen() {
-    let cases = [(false, 16, false), (true, 2, false), (true, 16, true), (true, 1024, false)];
-    for (hands_back, kib, is_handed_back) in cases {
-        let all_are_there = Barrier::new(2);
-        on_team(2, false, Reach::Staging, |rank| {
-            all_are_there.wait();
-            rank.team.region.stage(rank.rank, Staging::Swapped);
-            rank.team.hands_back = hands_back;
-            all_are_there.wait();
-            rank.broadcast(kib << 8, 0, 0);
-            let last = rank.team.next_piece() - 1;
-            assert_eq!(rank.team.wants_lines(0, last), is_handed_back, "{hands_back}, {kib} KiB");
         });
     }
 }
