@@ -56,6 +56,11 @@ pub fn force_library_copy(by_library: bool) {
     FOUND.get_or_init(|| code(by_library));
 }
 
+/// Whether this process has found, or was told, that the C library's copy is faster.
+pub(crate) fn is_library_faster() -> bool {
+    FOUND.get() == Some(&LIBRARY)
+}
+
 fn code(by_library: bool) -> u64 {
     if by_library { LIBRARY } else { VECTORS }
 }

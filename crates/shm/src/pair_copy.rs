@@ -3,6 +3,7 @@
 //! Where two ranks claim the lines that they read, the C library's copy is the faster one on lines that are owned, and on few others. On some processors it is slow where
 //! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn. On others it is the faster one there too: [two ranks measure](crate::copy_choice) which.
 
+use crate::copy_choice::is_library_faster;
 use crate::region::Region;
 use crate::span::Span;
 use crate::staging_probe::lines_are_claimed;
@@ -31,6 +32,17 @@ pub(crate) fn write(cell: Span, from: &[u8]) {
     // SAFETY: borrowed until this returns, and only read.
     let from = unsafe { Span::new(from.as_ptr().cast_mut(), from.len()) };
     put(cell, from, lines_are_claimed(), true);
+}
+
+/// Writes to the ring of a pipe, whose lines its reader had last.
+pub(crate) fn write_to_ring(ring: Span, from: &[u8]) {
+    // SAFETY: borrowed until this returns, and only read.
+    let from = unsafe { Span::new(from.as_ptr().cast_mut(), from.len()) };
+    if is_library_faster() {
+        ring.copy_own_from(from);
+    } else {
+        ring.copy_from(from);
+    }
 }
 
 /// Reads from a cell of a pipe, which then belongs to this rank.
