@@ -11,6 +11,7 @@
 
 use crate::cells::CELLS;
 use crate::region::Line;
+use crate::span::fetch;
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range;
 
@@ -245,26 +246,13 @@ fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Asks for the lines of these words.
-#[inline]
-fn fetch(words: &[AtomicU64]) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
-    for line in words.chunks(8) {
-        // SAFETY: a hint; it reads nothing.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
-        }
-    }
-    #[cfg(any(loom, not(target_arch = "x86_64")))]
-    let _ = words;
-}
-
 impl Reader {
     /// The stamp of the letter that comes next, if it is there.
     #[inline]
     fn stamp(&self, letters: &Letters) -> Option<u64> {
         if self.expected > FIRST_LINE_LEN {
-            fetch(&letters.content(self.next, self.expected.div_ceil(8))[FIRST_LINE_LEN / 8..]);
+            let words = &letters.content(self.next, self.expected.div_ceil(8))[FIRST_LINE_LEN / 8..];
+            fetch(words.as_ptr().cast(), size_of_val(words));
         }
         let stamp = letters.stamp(self.next).load(Ordering::Acquire);
         let is_next = stamp >> LEN_BITS == (self.read + 1) & (u64::MAX >> LEN_BITS);

@@ -36,12 +36,11 @@ pub(crate) fn write(cell: Span, from: &[u8]) {
 
 /// Writes to the ring of a pipe, whose lines its reader had last.
 pub(crate) fn write_to_ring(ring: Span, from: &[u8]) {
-    // SAFETY: borrowed until this returns, and only read.
-    let from = unsafe { Span::new(from.as_ptr().cast_mut(), from.len()) };
     if is_library_faster() {
-        ring.copy_own_from(from);
+        // SAFETY: borrowed until this returns, and only read.
+        ring.copy_own_from(unsafe { Span::new(from.as_ptr().cast_mut(), from.len()) });
     } else {
-        ring.copy_from(from);
+        ring.write(from);
     }
 }
 

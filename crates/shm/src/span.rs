@@ -12,8 +12,23 @@ pub(crate) struct Span {
 }
 
 /// Most bytes asked for. More would be taken from a peer that is still writing them.
-#[cfg(target_arch = "x86_64")]
 const FETCH_BYTES: usize = 512;
+
+/// Asks for the lines of so many bytes, where the processor can be asked for that: a hint, which changes nothing.
+#[inline]
+pub(crate) fn fetch(start: *const u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (start.addr() & !63..start.addr() + len).step_by(64) {
+        // SAFETY: it reads nothing, and no address can fault.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                start.with_addr(line).cast(),
+            );
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, len);
+}
 
 impl Span {
     pub(crate) const EMPTY: Self = Self { start: std::ptr::dangling_mut(), len: 0 };
@@ -145,13 +160,8 @@ impl Span {
     /// Asks for its lines, if they are few: they come side by side, and beside whatever is read next.
     #[inline]
     pub(crate) fn fetch(self) {
-        #[cfg(target_arch = "x86_64")]
         if self.len <= FETCH_BYTES {
-            for line in (self.start.addr() & !63..self.start.addr() + self.len).step_by(64) {
-                let line = self.start.with_addr(line).cast_const().cast();
-                // SAFETY: a hint; it reads nothing, and no address can fault.
-                unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
-            }
+            fetch(self.start, self.len);
         }
     }
 
