@@ -58,6 +58,7 @@ mod window;
 
 pub use all_reduce::Reduction;
 pub use copy_choice::{CopyTimes, force_library_copy};
+pub use copy_probe::{KernelCopyTimes, force_kernel_copy, measure_kernel_copy};
 pub use forced::NotTaken;
 pub use gather_scatter::{Buffers, Givers, Own, Transfer};
 pub use memory::{create, longest};

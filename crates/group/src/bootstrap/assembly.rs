@@ -147,6 +147,9 @@ pub(crate) fn assemble(
     if let Some(by_library) = config.library_copy {
         force_library_copy(by_library);
     }
+    if let Some(by_kernel) = config.kernel_copy {
+        force_kernel_copy(by_kernel);
+    }
     let place = Place {
         rank,
         world_size,
@@ -414,6 +417,16 @@ fn force_library_copy(by_library: bool) {
 /// No ranks share memory here.
 #[cfg(not(target_os = "linux"))]
 fn force_library_copy(_by_library: bool) {}
+
+/// Ranks that share memory let the kernel copy between them, or never do.
+#[cfg(target_os = "linux")]
+fn force_kernel_copy(by_kernel: bool) {
+    phalanx_shm::force_kernel_copy(by_kernel);
+}
+
+/// No ranks share memory here.
+#[cfg(not(target_os = "linux"))]
+fn force_kernel_copy(_by_kernel: bool) {}
 
 /// Bytes of the longest memory that this process can make for the ranks of its host.
 #[cfg(target_os = "linux")]

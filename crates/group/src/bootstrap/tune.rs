@@ -56,6 +56,8 @@ pub struct StagingTimes {
     pub vectors: Duration,
     /// The same, by the C library's copy.
     pub library: Duration,
+    /// Time of a copy of 1 MiB by a thread, and by the kernel, which can copy from one process to another. `None` where the system lets no process do that.
+    pub kernel_copy: Option<[Duration; 2]>,
 }
 
 /// Measures what two ranks that share memory and have a core each find out when they meet. `None` where there are no such ranks.
@@ -79,7 +81,8 @@ pub fn tune_staging() -> Result<Option<StagingTimes>> {
         let phalanx_shm::StagingTimes { own, swapped, claimed } = staging;
         let phalanx_shm::CopyTimes { vectors, library } = copies;
         let all_gather = [(Staging::Own, own), (Staging::Swapped, swapped), (Staging::Claimed, claimed)];
-        return Ok(Some(StagingTimes { all_gather, vectors, library }));
+        let kernel_copy = phalanx_shm::measure_kernel_copy().ok().map(|times| [times.thread, times.kernel]);
+        return Ok(Some(StagingTimes { all_gather, vectors, library, kernel_copy }));
     }
     Ok(None)
 }
