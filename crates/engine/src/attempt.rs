@@ -33,6 +33,8 @@ pub struct Attempt {
     called: Instant,
     limit: Duration,
     deadline: Option<Deadline>,
+    /// Of its time, at the last look at the clock.
+    left: Duration,
     /// It has waited for a while, and the arbiter knows if it is a collective.
     stalled: bool,
     /// Its thread is known to wait.
@@ -59,6 +61,7 @@ impl Attempt {
         Self {
             called,
             limit,
+            left: limit,
             deadline: None,
             stalled: false,
             here: None,
@@ -126,6 +129,7 @@ impl Attempt {
         }
         let mut trouble = None;
         if !self.troubled {
+            core.polled_with(self.left);
             match operation.poll(core) {
                 Ok(Progress::Finished) => return Outcome::Finished,
                 Ok(Progress::Moved) if self.moves < MOVES_UNTIMED => {
@@ -168,6 +172,7 @@ impl Attempt {
     /// Why the group has failed, if the operation's time is over; whether or not its data move. An error ends the operation only.
     fn late(&mut self, core: &Core, operation: &dyn Operation, now: Instant) -> Result<Option<Cause>> {
         let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(now, self.limit));
+        self.left = deadline.remaining(now);
         if !deadline.has_passed(now) || breaks(Mechanism::Deadline) {
             return Ok(None);
         }

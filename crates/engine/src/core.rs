@@ -2,6 +2,7 @@
 
 use crate::eager::Eager;
 use crate::message_queues::MessageQueues;
+use crate::patience::OperationPatience;
 use crate::said::Said;
 use crate::scratch::SCRATCH_LEN;
 use crate::turns::Turns;
@@ -9,6 +10,7 @@ use phalanx_control::group_health::GroupHealth;
 use phalanx_core::Signature;
 use phalanx_transport::{Wire, WireFault};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What one poll of an operation did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,13 +82,17 @@ pub struct Core {
     pub scratch: Vec<u64>,
     /// Whether the group has failed, and what it did lately.
     pub health: Arc<GroupHealth>,
+    /// How long a call of the transport may wait.
+    patience: Arc<OperationPatience>,
     /// The clock of the group's log of calls.
     pub log_clock: fn(&Signature) -> u64,
 }
 
 impl Core {
     /// Of a group that has this health and these links, whose first collective has number 1.
-    pub fn new(health: Arc<GroupHealth>, wire: Wire, log_clock: fn(&Signature) -> u64) -> Self {
+    pub fn new(health: Arc<GroupHealth>, mut wire: Wire, log_clock: fn(&Signature) -> u64) -> Self {
+        let patience = Arc::new(OperationPatience::new(health.latch.clone()));
+        wire.wait_with(patience.clone());
         Self {
             wire,
             world_size: health.members().len(),
@@ -97,8 +103,14 @@ impl Core {
             said: Said::default(),
             scratch: vec![0; SCRATCH_LEN / 8],
             health,
+            patience,
             log_clock,
         }
+    }
+
+    /// An operation is polled that has so much time left: so long a call of the transport may wait for a peer's last copy.
+    pub fn polled_with(&self, left: Duration) {
+        self.patience.is_of(left);
     }
 
     pub(crate) fn next_turn(&mut self) {

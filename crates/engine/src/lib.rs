@@ -19,6 +19,7 @@ pub mod message;
 pub mod message_queues;
 pub mod operation;
 pub mod partial;
+mod patience;
 pub mod plan;
 mod said;
 pub mod scratch;

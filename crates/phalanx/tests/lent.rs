@@ -42,6 +42,24 @@ fn rank() {
         }
         return support::say("ended", "");
     }
+    if role == "goes_on" {
+        support::say("started", "");
+        let mut last = [0u8];
+        while last == [0] {
+            // Nothing but messages, so that nearly every moment is in the middle of one.
+            for _ in 0..16 {
+                match me {
+                    0 => group.send(&message, other, 0).expect("the other waits"),
+                    _ => group.recv(&mut message, other, 0).expect("the other goes on"),
+                }
+            }
+            last = [u8::from(
+                std::path::Path::new(&std::env::var("TMPDIR").expect("set")).join("last").exists(),
+            )];
+            group.all_reduce(&mut last, phalanx::ReduceOp::Max).expect("both are here");
+        }
+        return support::say("ended", "");
+    }
     let error = (4..).find_map(|step| {
         if step == 10 {
             support::say("started", "");
@@ -72,7 +90,9 @@ fn exchange(group: &phalanx::ProcessGroup, message: &mut [u8], step: u64) -> pha
 
 fn job(role: &str, folder: &std::path::Path) -> (phalanx::launch::Launch, support::Output) {
     let (launch, output) = support::job(role, 2, folder);
-    (launch.env("PHALANX_BACKEND", "shm").env("PHALANX_HEARTBEAT_TIMEOUT_S", "3"), output)
+    let shared =
+        [("PHALANX_BACKEND", "shm"), ("PHALANX_HEARTBEAT_TIMEOUT_S", "3"), ("PHALANX_KERNEL_COPY", "1")];
+    (shared.into_iter().fold(launch, |launch, (name, value)| launch.env(name, value)), output)
 }
 
 /// `signal` comes at another moment of a message each time.
@@ -102,6 +122,31 @@ fn a_rank_that_is_killed_in_a_long_message_is_named() {
 #[test]
 fn a_rank_that_is_stopped_in_a_long_message_is_named() {
     the_other_is_named("-STOP", 2);
+}
+
+/// Long enough to be taken for dead by who is impatient, and not for the heartbeat.
+const STOPPED_FOR: Duration = Duration::from_millis(1500);
+
+#[test]
+fn a_rank_that_is_stopped_in_a_long_message_and_goes_on_in_time_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (launch, output) = job("goes_on", folder.path());
+    let running = launch.spawn().expect("the job starts");
+    let sender = running.pids()[0].to_string();
+    output.wait_for("started", 2);
+    let signal = |name: &str| {
+        let killed = Command::new("kill").args([name, &sender]).status();
+        assert!(killed.is_ok_and(|status| status.success()), "{}", output.text());
+    };
+    for n in 0..6 {
+        std::thread::sleep(Duration::from_micros(50_000 + 137 * n));
+        signal("-STOP");
+        std::thread::sleep(STOPPED_FOR);
+        signal("-CONT");
+    }
+    std::fs::write(folder.path().join("last"), []).expect("the folder is there");
+    let outcome = support::finish(running);
+    assert_eq!(outcome.exit_code(), 0, "{outcome}\n{}", output.text());
 }
 
 #[test]

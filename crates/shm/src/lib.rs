@@ -43,6 +43,7 @@ mod plan;
 mod process_vm;
 mod pull_shared;
 mod quick_owner_process;
+mod reading;
 mod reduce_scatter;
 mod region;
 mod span;

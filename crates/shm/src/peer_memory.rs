@@ -1,13 +1,9 @@
 //! The memory of the process at the other end of a pipe, for what is lent there.
 
 use crate::copy_probe::kernel_copies_are_worth_it;
-use crate::loan::Copies;
 use crate::other_process::{Process, pid_namespace, word_of};
-use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use std::io::{Error, ErrorKind, Result};
-use std::ops::Range;
-use std::time::Duration;
+use std::io::{Error, ErrorKind};
 
 /// What a rank says of itself, in the words that it writes for all others. All zero before it has joined.
 #[repr(C)]
@@ -78,48 +74,6 @@ fn is_worth_it() -> bool {
 pub(crate) fn is_gone(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound
         || error.raw_os_error().is_some_and(|code| [libc::ESRCH, libc::EFAULT].contains(&code))
-}
-
-/// Copies what another process lends to a place of this one.
-pub(crate) struct Reading<'a> {
-    peer: usize,
-    process: &'a Process,
-    place: Span,
-    /// How often it has waited for the lender's last chunk.
-    waits: u32,
-}
-
-/// A lender that writes a chunk is soon done, unless its process was stopped. It is waited for so often awake, and then so many milliseconds; those in which this process was
-/// stopped too do not count.
-const WAITS_AWAKE: u32 = 20_000;
-const WAITS_MAX: u32 = 1000;
-
-impl<'a> Reading<'a> {
-    pub(crate) fn new(peer: usize, process: &'a Process, place: Span) -> Self {
-        Self { peer, process, place, waits: 0 }
-    }
-}
-
-impl Copies for Reading<'_> {
-    type Error = Error;
-
-    fn read(&mut self, addr: u64, range: Range<usize>) -> Result<()> {
-        self.process.read(addr, self.place.part(range))
-    }
-
-    fn waits(&mut self) -> bool {
-        self.waits = self.waits.saturating_add(1);
-        if self.waits < WAITS_AWAKE {
-            std::hint::spin_loop();
-            return false;
-        }
-        if self.waits == WAITS_AWAKE + WAITS_MAX {
-            // The place can't be given back to its owner before, and being stopped keeps no process from being ended.
-            self.process.end_its_copy(self.peer);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-        self.process.has_ended()
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -14,13 +14,16 @@ use crate::lease::Closed;
 use crate::letters::{LONG_LETTERS, SHORT_LETTERS, Shape};
 use crate::loan::{CHUNK, Lender, Loan, Taker};
 use crate::memory::Memory;
-use crate::peer_memory::{Identity, PeerMemory, Reading, is_gone};
+use crate::peer_memory::{Identity, PeerMemory, is_gone};
 use crate::pipe::{End, Pipe, Room, pipe_len};
+use crate::reading::Reading;
 use crate::span::Span;
 use crate::staging_probe::lines_are_handed_back;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::{Error, Result};
-use phalanx_transport::{Direction, FRAME_LEN_MAX, LinkFault, OwnerProcess, Transport, Wait, WakeSource};
+use phalanx_transport::{
+    Direction, FRAME_LEN_MAX, LinkFault, OwnerProcess, Patience, Transport, Wait, WakeSource,
+};
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -248,6 +251,8 @@ pub struct ShmTransport {
     wakers: Vec<Arc<RankWaker>>,
     /// By peer; `None` before it is used.
     links: Vec<Option<Link>>,
+    /// With which a peer's last copy into a buffer is waited for.
+    patience: Option<Arc<dyn Patience>>,
 }
 
 impl ShmTransport {
@@ -283,6 +288,7 @@ impl ShmTransport {
             rank,
             wakers: (0..world_size).map(waker).collect(),
             links: (0..world_size).map(|_| None).collect(),
+            patience: None,
             segment,
         })
     }
@@ -293,15 +299,16 @@ impl ShmTransport {
 
     #[inline]
     fn link(&mut self, peer: usize) -> Parts<'_> {
-        let Self { segment, rank, wakers, links, .. } = self;
+        let Self { segment, rank, wakers, links, patience, .. } = self;
         let link = links[peer].get_or_insert_with(|| Link::new(segment, *rank, peer));
-        Parts { link, segment, waker: &wakers[peer] }
+        Parts { link, segment, waker: &wakers[peer], patience: patience.as_deref() }
     }
 
     #[inline]
     fn write(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> usize {
         let (from, to) = (self.rank, peer);
-        let Parts { link: Link { outgoing, hand, rooms: [room, _], .. }, segment, waker } = self.link(peer);
+        let Parts { link: Link { outgoing, hand, rooms: [room, _], .. }, segment, waker, .. } =
+            self.link(peer);
         outgoing.write(segment.pipe(from, to), room, hand, bytes, &|| waker.wake())
     }
 
@@ -338,7 +345,7 @@ impl ShmTransport {
     /// Lends `body`, after which nothing may be written until it is taken. False if the other end takes no loans.
     fn lend(&mut self, peer: usize, body: &[u8]) -> bool {
         let (from, to) = (self.rank, peer);
-        let Parts { link: Link { lender, outgoing, .. }, segment, waker } = self.link(peer);
+        let Parts { link: Link { lender, outgoing, .. }, segment, waker, .. } = self.link(peer);
         let pipe = segment.pipe(from, to);
         let Some(loan) = segment.loan(from, to).filter(|loan| loan.is_welcome()) else { return false };
         lender.lend(loan, body.as_ptr().expose_provenance() as u64, body.len());
@@ -351,7 +358,7 @@ impl ShmTransport {
     /// Takes what `peer` lends, if it does.
     fn take(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
         let (from, to) = (peer, self.rank);
-        let Parts { link: Link { incoming, taker, memory, .. }, segment, waker } = self.link(peer);
+        let Parts { link: Link { incoming, taker, memory, .. }, segment, waker, patience } = self.link(peer);
         let pipe = segment.pipe(from, to);
         let Some(loan) = segment.loan(from, to) else { return Ok(0) };
         let Some(lent) = taker.offered(loan) else { return Ok(0) };
@@ -363,7 +370,7 @@ impl ShmTransport {
         let len = lent.len.min(buffer.len());
         // SAFETY: the buffer is borrowed, and used through this span alone until it goes; the other end writes there only while `take_together` goes on.
         let place = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-        let mut copies = Reading::new(peer, process, place);
+        let mut copies = Reading::new(peer, process, place, patience);
         let taken = if len <= CHUNK {
             // There is nothing for the lender to do.
             taker.take(lent, len, &mut copies)
@@ -400,6 +407,7 @@ struct Parts<'a> {
     link: &'a mut Link,
     segment: &'a Segment,
     waker: &'a RankWaker,
+    patience: Option<&'a dyn Patience>,
 }
 
 impl Transport for ShmTransport {
@@ -465,7 +473,7 @@ impl Transport for ShmTransport {
         // Before the bytes: those that were written before it was closed are not overlooked.
         let is_closed = self.is_closed(peer);
         let (from, to) = (peer, self.rank);
-        let Parts { link: Link { incoming, hand, rooms: [_, room], taker, .. }, segment, waker } =
+        let Parts { link: Link { incoming, hand, rooms: [_, room], taker, .. }, segment, waker, .. } =
             self.link(peer);
         let pipe = segment.pipe(from, to);
         let mut n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
@@ -511,6 +519,10 @@ impl Transport for ShmTransport {
 
     fn withdraw(&mut self) {
         self.segment.rank(self.rank).withdrawn.close();
+    }
+
+    fn wait_with(&mut self, patience: Arc<dyn Patience>) {
+        self.patience = Some(patience);
     }
 
     fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {

@@ -39,6 +39,7 @@ mod known_signatures;
 mod local;
 #[cfg(feature = "sockets")]
 mod owner_process;
+mod patience;
 #[cfg(feature = "sockets")]
 mod reachability;
 #[cfg(feature = "sockets")]
@@ -90,6 +91,7 @@ pub use local::HostKey;
 pub use local::OfferedFd;
 #[cfg(feature = "sockets")]
 pub use owner_process::OwnerProcess;
+pub use patience::Patience;
 #[cfg(feature = "sockets")]
 pub use secret::{Secret, random_number};
 #[cfg(feature = "sockets")]

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "sockets")]
 use crate::direction::Direction;
+use crate::patience::Patience;
 #[cfg(feature = "sockets")]
 use crate::wait::Wait;
 use crate::waker::WakeSource;
@@ -98,6 +99,13 @@ pub trait Transport: Send + 'static {
     ///
     /// Default: does nothing, which is right where bytes are copied as they are taken.
     fn withdraw(&mut self) {}
+
+    /// Says how long a call of this transport may wait for a peer that is copying into its buffer.
+    ///
+    /// Default: does nothing, which is right where no call waits.
+    fn wait_with(&mut self, patience: Arc<dyn Patience>) {
+        let _ = patience;
+    }
 
     /// The source that peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
     /// on a waker [at](crate::Waker::at) this source.

@@ -13,6 +13,7 @@ use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
 use crate::direction::Direction;
 use crate::frame::{Channel, FRAME_LEN_MAX, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX, decode_signature};
 use crate::known_signatures::{KnownSignatures, Mention};
+use crate::patience::Patience;
 use crate::sabotage::{Mechanism, breaks};
 use crate::tally::Tally;
 use crate::transport::{LinkFault, Transport};
@@ -450,6 +451,11 @@ impl Wire {
     /// The operations of this rank have failed: their memory is their callers' again once this returns.
     pub fn withdraw(&mut self) {
         self.transport.withdraw();
+    }
+
+    /// How long calls of the transport may wait for a peer that is copying into their buffers.
+    pub fn wait_with(&mut self, patience: Arc<dyn Patience>) {
+        self.transport.wait_with(patience);
     }
 
     /// The transport's, on which the wakers of all waits must be.

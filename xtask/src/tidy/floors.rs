@@ -39,7 +39,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         "crates/transport",
         &[
             "known_signatures",
-            "owner_process direction frame key_exchange resources sabotage secret self_pipe socket status tally wait_policy",
+            "owner_process direction frame key_exchange patience resources sabotage secret self_pipe socket status tally wait_policy",
             "checksum host_probe keys waker",
             "wait",
             "transport",

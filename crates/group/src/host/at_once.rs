@@ -9,6 +9,7 @@ use phalanx_core::{Envelope, Result};
 use phalanx_trace::is_precise;
 use phalanx_transport::AtOnce;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 impl ScheduledBackend {
     /// Sends a short message for which there is room, if it is the only one. If that can't be, returns the number that it has in the log, if it has one already.
@@ -29,6 +30,7 @@ impl ScheduledBackend {
         &self,
         from: &Address,
         bytes: &mut [u8],
+        timeout: Duration,
     ) -> Result<ControlFlow<(), Option<u64>>> {
         let Address { signature, peer, tag } = from;
         self.engine.health.check_message(signature, Some(*peer), *tag)?;
@@ -38,6 +40,7 @@ impl ScheduledBackend {
         let fingerprint = signature.fingerprint_as(ON_THE_WIRE);
         let mut number = self.log_if_precise(from);
         let is_here = self.engine.poll_awake(|core| {
+            core.polled_with(timeout);
             let polled = core.recv_at_once(fingerprint, *peer, *tag, bytes);
             if polled == AtOnce::NotYet && number.is_none() {
                 // While it waits that costs nothing.

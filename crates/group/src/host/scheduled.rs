@@ -464,7 +464,7 @@ impl Backend for ScheduledBackend {
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
         let _in_vain = self.in_vain(on_timeout);
-        let ControlFlow::Continue(number) = self.recv_at_once(&from, bytes)? else { return Ok(()) };
+        let ControlFlow::Continue(number) = self.recv_at_once(&from, bytes, timeout)? else { return Ok(()) };
         let number = number.unwrap_or_else(|| self.log(&from));
         let message = HostMessage { address: from, payload: Payload::In(bytes) };
         self.perform_begun(vec![(message, number)], timeout, on_timeout)

@@ -15,11 +15,13 @@ use crate::host::workspace::Pattern;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, DType, Error, Layout, Loss, Method, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_transport::thread::Pipes;
-use phalanx_transport::{Channel, Direction, Key, LinkFault, Outbound, Transport, Wait, Wire, WireFault};
+use phalanx_transport::{
+    Channel, Direction, Key, LinkFault, Outbound, Patience, Transport, Wait, Wire, WireFault,
+};
 use std::io::IoSlice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Rank 0, and the links of a rank 1 that says whatever it likes.
 struct World {
@@ -214,11 +216,17 @@ fn who_has_left_the_job_need_not_close_its_links() {
     assert!(matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 1), "{error}");
 }
 
+/// How long no call may wait.
+const TOO_LONG: Duration = Duration::from_secs(30);
+
 /// The links of rank 0 of two, over which nothing goes; says whether what was offered to them was withdrawn.
 #[derive(Default)]
 struct NoLinks {
     fault: Option<LinkFault>,
     withdrawn: Arc<AtomicBool>,
+    /// The first call that receives waits for as long as it may; how long that was.
+    in_call: Option<Arc<Mutex<Duration>>>,
+    patience: Option<Arc<dyn Patience>>,
 }
 
 impl NoLinks {
@@ -245,7 +253,18 @@ impl Transport for NoLinks {
     }
 
     fn recv(&mut self, _peer: usize, _buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        if let (Some(in_call), Some(patience)) = (self.in_call.take(), &self.patience) {
+            let begun = Instant::now();
+            while !patience.is_over(begun.elapsed()) && begun.elapsed() < TOO_LONG {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            *in_call.lock().unwrap() = begun.elapsed();
+        }
         self.nothing()
+    }
+
+    fn wait_with(&mut self, patience: Arc<dyn Patience>) {
+        self.patience = Some(patience);
     }
 
     fn is_linked(&mut self, _peer: usize) -> bool {
@@ -294,4 +313,33 @@ fn what_a_call_offered_is_withdrawn_before_it_fails() {
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(withdrawn.load(Ordering::Relaxed), "{error}");
     }
+}
+
+/// The error of rank 0, which receives over a link whose first call waits, and how long that waited.
+fn receive_in_a_call(limit: Duration, meanwhile: impl FnOnce(&ProcessGroup) + Send) -> (Error, Duration) {
+    let in_call = Arc::new(Mutex::new(Duration::ZERO));
+    let (group, _other) = over(NoLinks { in_call: Some(in_call.clone()), ..NoLinks::default() });
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| meanwhile(&group));
+        group.with_timeout(limit).recv(&mut [0u8; 10], 1, 0).unwrap_err()
+    });
+    let waited = *in_call.lock().unwrap();
+    (error, waited)
+}
+
+#[test]
+fn a_call_of_a_link_waits_until_the_time_of_its_operation_is_over() {
+    let (error, waited) = receive_in_a_call(Duration::from_secs(2), |_| {});
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(waited >= Duration::from_secs(1) && waited < TOO_LONG, "{waited:?}");
+}
+
+#[test]
+fn a_call_of_a_link_waits_until_its_group_has_failed() {
+    let (error, waited) = receive_in_a_call(2 * TOO_LONG, |group| {
+        std::thread::sleep(Duration::from_millis(100));
+        group.abort("on purpose");
+    });
+    assert!(matches!(error, Error::Aborted { .. }), "{error}");
+    assert!(waited < TOO_LONG, "{waited:?}");
 }
