@@ -3,6 +3,7 @@
 use phalanx_algo::Link;
 use phalanx_core::Result;
 use phalanx_group::{Prices, StagingTimes, tune, tune_staging};
+use std::fmt;
 use std::time::Duration;
 
 /// Measures, keeps the prices, and says what they are.
@@ -13,13 +14,10 @@ pub(crate) fn run() -> Result<String> {
     Ok(format!("{}Kept in {}.\n{staging}", text(&prices), file.display()))
 }
 
-/// Where two ranks of a host stage, for people. It is not kept, since groups measure it in two milliseconds.
-fn staging_text(StagingTimes { all_gather, vectors, library, kernel_copy }: &StagingTimes) -> String {
-    let us = |time: Duration| format!("{:.1} µs", 1e6 * time.as_secs_f64());
-    let fastest =
-        all_gather.iter().min_by_key(|(_, time)| *time).map_or_else(String::new, |(way, _)| way.to_string());
-    let ways = all_gather.map(|(way, time)| format!("{way} {}", us(time))).join(", ");
-    let copy = if library < vectors { "the C library" } else { "vectors" };
+/// How two ranks of a host share memory, for people. It is not kept, since groups measure it in a few milliseconds.
+fn staging_text(StagingTimes { all_gather, broadcast, kernel_copy }: &StagingTimes) -> String {
+    let (ways, way) = told(all_gather);
+    let (copies, by_library) = told(broadcast);
     let kernel = match kernel_copy {
         None => "the system lets no process copy from another".into(),
         Some([thread, kernel]) => format!(
@@ -31,14 +29,23 @@ fn staging_text(StagingTimes { all_gather, vectors, library, kernel_copy }: &Sta
         ),
     };
     format!(
-        "staging   {ways}: an all_gather of 64 KiB each of two ranks with a core each. Groups take the fastest, here {fastest}; \
+        "staging   {ways}: an all_gather of 64 KiB each of two ranks with a core each. Groups take the fastest, here {way}; \
          PHALANX_STAGING decides it.\n\
-         copies    by vectors {}, by the C library {}: a broadcast of 16 KiB between two such ranks. Groups take the faster, here {copy}; \
+         copies    {copies}: a broadcast of 64 KiB between two such ranks, by which copies are the C library's. Groups take the fastest, here {by_library}; \
          PHALANX_LIBRARY_COPY decides it, where they do not stage in memory of their own.\n\
          kernel    {kernel}\n",
-        us(*vectors),
-        us(*library),
     )
+}
+
+/// All of the times, and the way that took the shortest.
+fn told(times: &[(impl fmt::Display, Duration)]) -> (String, String) {
+    let fastest = times.iter().min_by_key(|(_, time)| *time);
+    let all: Vec<String> = times.iter().map(|(way, time)| format!("{way} {}", us(*time))).collect();
+    (all.join(", "), fastest.map_or_else(String::new, |(way, _)| way.to_string()))
+}
+
+fn us(time: Duration) -> String {
+    format!("{:.1} µs", 1e6 * time.as_secs_f64())
 }
 
 /// The prices, for people.
@@ -59,20 +66,21 @@ pub(crate) fn text(prices: &Prices) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_group::Staging;
+    use phalanx_group::{LibraryCopy, Staging};
 
     #[test]
     fn the_fastest_staging_is_named() {
         let ways = [(Staging::Own, 8_120), (Staging::Swapped, 3_400), (Staging::Claimed, 3_390)];
-        let [vectors, library] = [960, 720].map(Duration::from_nanos);
+        let copies = [(LibraryCopy::Never, 2_960), (LibraryCopy::Write, 2_220), (LibraryCopy::Always, 1_870)];
         let all_gather = ways.map(|(way, time)| (way, Duration::from_nanos(time)));
+        let broadcast = copies.map(|(way, time)| (way, Duration::from_nanos(time)));
         let kernel_copy = Some([20_000, 39_000].map(Duration::from_nanos));
-        let times = StagingTimes { all_gather, vectors, library, kernel_copy };
+        let times = StagingTimes { all_gather, broadcast, kernel_copy };
         let text = staging_text(&times);
         assert!(text.starts_with("staging   own 8.1 µs, swapped 3.4 µs, claimed 3.4 µs: "), "{text}");
         assert!(text.contains("here claimed"), "{text}");
-        assert!(text.contains("copies    by vectors 1.0 µs, by the C library 0.7 µs: "), "{text}");
-        assert!(text.contains("here the C library"), "{text}");
+        assert!(text.contains("copies    never 3.0 µs, write 2.2 µs, always 1.9 µs: "), "{text}");
+        assert!(text.contains("here always"), "{text}");
         assert!(text.contains("kernel    20.0 µs by a thread, 39.0 µs by the kernel: "), "{text}");
         assert!(text.contains("here yes"), "{text}");
         let refused = staging_text(&StagingTimes { kernel_copy: None, ..times });

@@ -63,7 +63,7 @@ pub use phalanx_control as control;
 pub use phalanx_core::{Error, ReduceOp, Result};
 #[doc(no_inline)]
 pub use phalanx_kernels::copy_slice;
-pub use phalanx_rendezvous::Staging;
+pub use phalanx_rendezvous::{LibraryCopy, Staging};
 #[doc(hidden)]
 pub use warning::warn;
 

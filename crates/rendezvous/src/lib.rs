@@ -33,6 +33,7 @@ mod file;
 #[doc(hidden)]
 pub mod fuzz;
 mod heard;
+mod library_copy;
 pub mod lifeline;
 mod location;
 mod meet;
@@ -61,6 +62,7 @@ pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN, secret_of_environment};
 #[cfg(unix)]
 pub use file::FileStore;
+pub use library_copy::LibraryCopy;
 pub use lifeline::{Lifeline, LifelineServer};
 pub use location::StoreLocation;
 pub use memory::MemoryStore;

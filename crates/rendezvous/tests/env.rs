@@ -1,7 +1,7 @@
 //! What the environment says, and what it must not say.
 
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Config, Source, Staging, StoreLocation};
+use phalanx_rendezvous::{Config, LibraryCopy, Source, Staging, StoreLocation};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -144,7 +144,7 @@ fn our_own_variables() {
         OURS,
         &secret(),
         "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_HEARTBEAT_TIMEOUT_S=2.5 PHALANX_ALGO=ring \
-         PHALANX_BACKEND=tcp PHALANX_HOST_ID=left PHALANX_SELF_TEST=0 PHALANX_CHECKSUM=1 PHALANX_STAGING=own PHALANX_LIBRARY_COPY=0 PHALANX_KERNEL_COPY=1 PHALANX_TRACE_DIR=t PHALANX_TRACE_BUFFER=64 \
+         PHALANX_BACKEND=tcp PHALANX_HOST_ID=left PHALANX_SELF_TEST=0 PHALANX_CHECKSUM=1 PHALANX_STAGING=own PHALANX_LIBRARY_COPY=write PHALANX_KERNEL_COPY=1 PHALANX_TRACE_DIR=t PHALANX_TRACE_BUFFER=64 \
          PHALANX_TRACE_SIGNAL=1",
     ]);
     let config = config.unwrap();
@@ -159,7 +159,7 @@ fn our_own_variables() {
     assert_eq!(config.algorithms.as_deref(), Some("ring"));
     assert_eq!((config.backend.as_str(), config.host_id.as_deref()), ("tcp", Some("left")));
     assert_eq!((config.self_test, config.checksum), (false, true));
-    assert_eq!((config.staging, config.library_copy), (Some(Staging::Own), Some(false)));
+    assert_eq!((config.staging, config.library_copy), (Some(Staging::Own), Some(LibraryCopy::Write)));
     assert_eq!(config.kernel_copy, Some(true));
     let folder = config.trace_dir.as_deref().and_then(std::path::Path::to_str);
     assert_eq!((folder, config.trace_len, config.trace_on_signal), (Some("t"), 64, true));
@@ -281,7 +281,10 @@ fn nonsense_is_refused_and_named() {
             &[OURS, &with_secret, "PHALANX_STAGING=cells"],
             &["PHALANX_STAGING", "none of own, swapped and claimed"],
         ),
-        (&[OURS, &with_secret, "PHALANX_LIBRARY_COPY=fast"], &["PHALANX_LIBRARY_COPY", "neither 0 nor 1"]),
+        (
+            &[OURS, &with_secret, "PHALANX_LIBRARY_COPY=1"],
+            &["PHALANX_LIBRARY_COPY", "none of never, write and always"],
+        ),
         (&[OURS, &with_secret, "PHALANX_KERNEL_COPY=fast"], &["PHALANX_KERNEL_COPY", "neither 0 nor 1"]),
         (&[OURS, &with_secret, "PHALANX_ENCRYPT=yes"], &["PHALANX_ENCRYPT", "neither 0 nor 1 nor require"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_SIGNAL=yes"], &["PHALANX_TRACE_SIGNAL", "neither 0 nor 1"]),

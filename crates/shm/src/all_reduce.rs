@@ -254,11 +254,7 @@ impl Team {
                 self.has_combined(owner, piece, call)?;
                 let range = self.slice(owner, part.len(), reduction.element);
                 let home = self.region.staging((owner + 1) % self.world_size, piece).part(range.clone());
-                if self.region.is_claimed() {
-                    part.part(range).copy_claimed_from(home);
-                } else {
-                    part.part(range).copy_from(home);
-                }
+                self.region.get_combined(part.part(range), home);
             }
         }
         self.done(piece);

@@ -1,35 +1,39 @@
-//! By which copy two ranks stage what they have not read before, where the memory in which they stage changes hands: vectors, or the C library's copy.
+//! Which copies between two ranks are the C library's, where the memory in which they stage changes hands. The others are vectors.
 //!
 //! In cells that change hands each rank writes what it has read, so that it owns the lines. What only one of them gives is different, and what is combined: its reader has read
-//! those lines last, and they must be taken from it. Vectors take one after the other. The C library may copy by `rep movsb`, which writes whole lines without reading them. Which
-//! is faster depends on the processor, so it is measured: in the operation itself, once in the life of a process. A program can say which it wants, too.
+//! those lines last, and they must be taken from it. Vectors take one after the other. The C library may copy by `rep movsb`, which writes whole lines without reading them, and may ask for many lines at
+//! once where it reads what the other has written. Which is faster depends on the processor, so it is measured: in the operation itself, once in the life of a process. A program can say which it wants, too.
 
+use crate::library_copy::{LibraryCopy, found, remember};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::team::Team;
 use crate::{Call, Fault, Givers, Transfer};
 use phalanx_algo::MemoryWay;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long what one of two ranks gives takes, where cells change hands.
+/// How long what one of two ranks gives takes, where cells change hands: a broadcast of 64 KiB, by which copies are the C library's.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyTimes {
-    /// Time of a broadcast of 16 KiB that its root stages by vectors.
-    pub vectors: Duration,
-    /// The same, by the C library's copy.
-    pub library: Duration,
+    /// None.
+    pub never: Duration,
+    /// The root's.
+    pub write: Duration,
+    /// Both.
+    pub always: Duration,
 }
 
 impl CopyTimes {
-    /// Whether ranks that have found this stage by the C library's copy.
-    pub fn is_library_faster(&self) -> bool {
-        self.library < self.vectors
+    /// What ranks choose that have found this.
+    pub fn best(&self) -> LibraryCopy {
+        let times = [self.never, self.write, self.always];
+        let [first, rest @ ..] = LibraryCopy::ALL.map(|choice| (times[choice as usize], choice));
+        rest.into_iter().fold(first, |best, next| if next.0 < best.0 { next } else { best }).1
     }
 }
 
-/// Bytes of a broadcast: more than the C library copies by vectors too, and so few that most of its time is that of lines that change hands.
-const LEN: usize = 16 << 10;
+/// Bytes of a broadcast: so many that most of its time is that of lines that change hands, in whichever copy.
+const LEN: usize = 64 << 10;
 /// The rank that gives. The other decides: it is the one that waits.
 const GIVER: usize = 1;
 /// Broadcasts before those that are timed.
@@ -39,49 +43,34 @@ const TOGETHER: u32 = 8;
 /// Times that each of them is tried at least, by turns, unless that takes too long. The shortest counts.
 const TRIES: usize = 5;
 /// A broadcast that takes longer was disturbed: where many processes start at once, two ranks may share a core for a while.
-const UNDISTURBED: Duration = Duration::from_micros(20);
+const UNDISTURBED: Duration = Duration::from_micros(40);
 /// How long they are tried until one of each was not disturbed.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// What rank 0 says of what its process knows.
-const UNKNOWN: u64 = 0;
-const VECTORS: u64 = 1;
-const LIBRARY: u64 = 2;
-
-/// What this process has found out as rank 0, or was told by one.
-static FOUND: OnceLock<u64> = OnceLock::new();
-
-/// From now on pairs in which this process is rank 0, and whose cells change hands, stage by the C library's copy or not. The first that is said in the life of a process counts, and what was measured before.
-pub fn force_library_copy(by_library: bool) {
-    FOUND.get_or_init(|| code(by_library));
-}
-
-/// Whether this process has found, or was told, that the C library's copy is faster.
-pub(crate) fn is_library_faster() -> bool {
-    FOUND.get() == Some(&LIBRARY)
-}
-
-fn code(by_library: bool) -> u64 {
-    if by_library { LIBRARY } else { VECTORS }
-}
-
 impl Team {
-    /// Sets by which copy two ranks stage. Collective; where it is to be measured that takes 120 broadcasts, or ten milliseconds where other processes disturb it.
+    /// Sets by which copies two ranks stage. Collective; where it is to be measured that takes 180 broadcasts, or ten milliseconds where other processes disturb it.
     pub(crate) fn choose_copy(&mut self, call: &mut Call<'_>) -> std::result::Result<(), Fault> {
-        let known = FOUND.get().copied().unwrap_or(UNKNOWN);
-        let mut best = self.exchange([known, 0, 0], call)?[0][0];
-        if best == UNKNOWN {
+        let known = LibraryCopy::code(found());
+        let mut best = LibraryCopy::of_code(self.exchange([known, 0, 0], call)?[0][0]);
+        if best.is_none() {
             let times = self.time_copies(call)?;
-            best = self.exchange([code(times.is_library_faster()), 0, 0], call)?[0][0];
-            let CopyTimes { vectors, library } = times;
-            tracing::debug!(?vectors, ?library, "time of a broadcast of 16 KiB by the copy that stages it");
+            let found = LibraryCopy::code(Some(times.best()));
+            best = LibraryCopy::of_code(self.exchange([found, 0, 0], call)?[0][0]);
+            let CopyTimes { never, write, always } = times;
+            tracing::debug!(
+                ?never,
+                ?write,
+                ?always,
+                "time of a broadcast of 64 KiB by the C library's copies"
+            );
         }
-        FOUND.get_or_init(|| best);
-        self.region.stage_by_library(best == LIBRARY);
+        let best = best.unwrap_or(LibraryCopy::Never);
+        remember(best);
+        self.region.copy_by_library(best);
         Ok(())
     }
 
-    /// How long some broadcasts take either way.
+    /// How long some broadcasts take by which copies.
     pub(crate) fn time_copies(&mut self, call: &mut Call<'_>) -> std::result::Result<CopyTimes, Fault> {
         let mut buffer = vec![1u8; LEN];
         // SAFETY: the vector outlives the span, and is used through it alone.
@@ -96,11 +85,11 @@ impl Team {
             own: None,
             layout: None,
         };
-        let mut shortest = [Duration::MAX; 2];
+        let mut shortest = LibraryCopy::ALL.map(|_| Duration::MAX);
         let first = Instant::now();
         for tries in 1.. {
-            for (by_library, shortest) in [false, true].into_iter().zip(&mut shortest) {
-                self.region.stage_by_library(by_library);
+            for (choice, shortest) in LibraryCopy::ALL.into_iter().zip(&mut shortest) {
+                self.region.copy_by_library(choice);
                 // What it knows it has learned the other way.
                 self.stores = Stores::default();
                 let mut begun = Instant::now();
@@ -122,8 +111,8 @@ impl Team {
             }
         }
         self.stores = Stores::default();
-        let [vectors, library] = shortest;
-        Ok(CopyTimes { vectors, library })
+        let [never, write, always] = shortest;
+        Ok(CopyTimes { never, write, always })
     }
 }
 
@@ -132,12 +121,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_faster_copy_is_chosen() {
-        let is_library = |times: [u64; 2]| {
-            let [vectors, library] = times.map(Duration::from_nanos);
-            CopyTimes { vectors, library }.is_library_faster()
+    fn the_fastest_copies_are_chosen() {
+        let best = |times: [u64; 3]| {
+            let [never, write, always] = times.map(Duration::from_nanos);
+            CopyTimes { never, write, always }.best()
         };
-        assert!(is_library([2, 1]) && !is_library([1, 2]));
-        assert!(!is_library([2, 2]), "as before");
+        assert_eq!(best([3, 2, 1]), LibraryCopy::Always);
+        assert_eq!(best([3, 1, 2]), LibraryCopy::Write);
+        assert_eq!(best([1, 2, 3]), LibraryCopy::Never);
+        assert_eq!(best([2, 2, 2]), LibraryCopy::Never, "as before");
     }
 }

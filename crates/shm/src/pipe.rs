@@ -5,9 +5,9 @@
 //! while there is room, or there are bytes, that is known already, neither reads a line that the other writes.
 
 use crate::cells::{Cells, Hand};
-use crate::copy_choice::is_library_faster;
 use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::letters::{COVER_LEN, Enclosed, Letters, Reader, Shape, Writer};
+use crate::library_copy::library_copy;
 use crate::pair_copy;
 use crate::region::Line;
 use crate::span::Span;
@@ -139,7 +139,7 @@ const LOOKS: usize = if cfg!(loom) { 1 } else { 8 };
 /// ring. There, on an EPYC ("Milan") with cells, messages of 1 MiB take 0.89 of the time with it, and those of 4 MiB 0.76. Not where the C library's copy writes lines that the other core has had: on an EPYC
 /// ("Turin") messages of 1 to 16 MiB take 0.85 of the time so.
 fn ring_is_handed_back() -> bool {
-    !is_library_faster() && (lines_are_handed_back() || !kernel_copies_are_worth_it())
+    !library_copy().writes() && (lines_are_handed_back() || !kernel_copies_are_worth_it())
 }
 
 fn piece() -> usize {
@@ -304,6 +304,7 @@ impl End {
     }
 
     /// As [`write`](Self::write), without what fits into a letter.
+    #[inline(never)]
     fn write_long(
         &mut self,
         pipe: &Pipe,
@@ -389,6 +390,7 @@ impl End {
     }
 
     /// As [`read`](Self::read), for all but a letter that is read whole.
+    #[inline(never)]
     fn read_long(
         &mut self,
         pipe: &Pipe,
@@ -420,7 +422,7 @@ impl End {
         let len = buffer.len();
         let copy = |of: Range<usize>, at: Range<usize>| {
             let written = room.ring.part(at);
-            written.read_far(&mut buffer[of]);
+            pair_copy::read_from_ring(&mut buffer[of], written);
             if written.len() >= HAND_BACK_BYTES && ring_is_handed_back() {
                 written.own_lines();
             }

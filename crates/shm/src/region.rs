@@ -8,6 +8,7 @@
 
 use crate::counter::Counter;
 use crate::lease::{Closed, Lease};
+use crate::library_copy::LibraryCopy;
 use crate::memory::Memory;
 use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -101,8 +102,8 @@ pub(crate) struct Region {
     memory: Memory,
     world_size: usize,
     staging: Staging,
-    /// Where memory changes hands: whether all is staged by the C library's copy, and not only in lines that are owned.
-    by_library: bool,
+    /// Where memory changes hands: which copies are the C library's, besides those to lines that are owned.
+    library_copy: LibraryCopy,
 }
 
 const fn controls_len(world_size: usize) -> usize {
@@ -118,7 +119,7 @@ impl Region {
     pub(crate) fn map(file: impl AsFd, world_size: usize) -> Result<Self> {
         let memory = Memory::map(file, segment_len(world_size))?;
         memory.populate(0, controls_len(world_size));
-        Ok(Self { memory, world_size, staging: Staging::Crowded, by_library: false })
+        Ok(Self { memory, world_size, staging: Staging::Crowded, library_copy: LibraryCopy::Never })
     }
 
     /// Sets where is staged. All ranks do, and set the same, when all are done with all pieces.
@@ -134,13 +135,14 @@ impl Region {
         }
     }
 
-    /// Sets whether all is staged by the C library's copy where memory changes hands.
-    pub(crate) fn stage_by_library(&mut self, by_library: bool) {
-        self.by_library = by_library;
+    /// Sets which copies are the C library's where memory changes hands.
+    pub(crate) fn copy_by_library(&mut self, choice: LibraryCopy) {
+        self.library_copy = choice;
     }
 
-    pub(crate) fn stages_by_library(&self) -> bool {
-        self.by_library && self.is_swapped()
+    /// Which copies are the C library's.
+    pub(crate) fn library_copy(&self) -> LibraryCopy {
+        if self.is_swapped() { self.library_copy } else { LibraryCopy::Never }
     }
 
     pub(crate) fn is_swapped(&self) -> bool {
@@ -280,7 +282,8 @@ mod tests {
     #[test]
     fn every_slot_is_inside_and_nobody_elses() {
         let memory = Memory::private(segment_len(2));
-        let region = Region { memory, world_size: 2, staging: Staging::Own, by_library: false };
+        let region =
+            Region { memory, world_size: 2, staging: Staging::Own, library_copy: LibraryCopy::Never };
         let all = || (0..2).flat_map(|rank| (0..u64::from(SLOTS)).map(move |piece| (rank, piece)));
         for (rank, piece) in all() {
             let (slot, lines) = (region.staging(rank, piece), region.slot(rank, piece).lines());
@@ -314,7 +317,8 @@ mod tests {
     #[test]
     fn cells_change_hands() {
         let memory = Memory::private(segment_len(2));
-        let region = Region { memory, world_size: 2, staging: Staging::Swapped, by_library: false };
+        let region =
+            Region { memory, world_size: 2, staging: Staging::Swapped, library_copy: LibraryCopy::Never };
         let place = |span: Span| span.addr();
         for cell in 0..16 {
             let (mine, theirs) = (region.given(0, 100 + cell, cell), region.given(1, 100 + cell, cell));

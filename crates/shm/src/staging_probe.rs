@@ -204,9 +204,9 @@ mod tests {
 
     #[test]
     fn two_threads_measure_all() {
-        let (StagingTimes { own, swapped, claimed }, CopyTimes { vectors, library }) =
+        let (StagingTimes { own, swapped, claimed }, CopyTimes { never, write, always }) =
             measure_staging().unwrap();
-        let times = [own, swapped, claimed, vectors, library];
+        let times = [own, swapped, claimed, never, write, always];
         assert!(
             times.iter().all(|time| (Duration::from_nanos(1)..Duration::MAX).contains(time)),
             "{times:?}"

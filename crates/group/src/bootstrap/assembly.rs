@@ -22,7 +22,7 @@ use crate::host::job_links::{LinksStart, address_key};
 use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Deadline, Error, Peer, Result, WORLD};
-use phalanx_rendezvous::{Config, OpenStore, Staging, Store, StoreLocation, TcpStoreServer};
+use phalanx_rendezvous::{Config, LibraryCopy, OpenStore, Staging, Store, StoreLocation, TcpStoreServer};
 use phalanx_trace::Recorded;
 use phalanx_transport::handshake::{Hello, Purpose, Status, VERSION};
 use phalanx_transport::tcp::Exchange;
@@ -144,8 +144,8 @@ pub(crate) fn assemble(
     if let Some(staging) = config.staging {
         force_staging(staging);
     }
-    if let Some(by_library) = config.library_copy {
-        force_library_copy(by_library);
+    if let Some(copies) = config.library_copy {
+        force_library_copy(copies);
     }
     if let Some(by_kernel) = config.kernel_copy {
         force_kernel_copy(by_kernel);
@@ -408,15 +408,19 @@ fn force_staging(staging: Staging) {
 #[cfg(not(target_os = "linux"))]
 fn force_staging(_staging: Staging) {}
 
-/// Pairs of ranks that share memory stage by the C library's copy, or by vectors.
+/// Pairs of ranks that share memory let the C library copy these.
 #[cfg(target_os = "linux")]
-fn force_library_copy(by_library: bool) {
-    phalanx_shm::force_library_copy(by_library);
+fn force_library_copy(copies: LibraryCopy) {
+    phalanx_shm::force_library_copy(match copies {
+        LibraryCopy::Never => phalanx_shm::LibraryCopy::Never,
+        LibraryCopy::Write => phalanx_shm::LibraryCopy::Write,
+        LibraryCopy::Always => phalanx_shm::LibraryCopy::Always,
+    });
 }
 
 /// No ranks share memory here.
 #[cfg(not(target_os = "linux"))]
-fn force_library_copy(_by_library: bool) {}
+fn force_library_copy(_copies: LibraryCopy) {}
 
 /// Ranks that share memory let the kernel copy between them, or never do.
 #[cfg(target_os = "linux")]

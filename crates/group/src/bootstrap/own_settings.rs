@@ -20,7 +20,10 @@ pub(crate) fn own_settings(config: &Config, build: Build) -> String {
             "PHALANX_STAGING",
             config.staging.map_or_else(|| "as measured".into(), |staging| staging.to_string()),
         ),
-        ("PHALANX_LIBRARY_COPY", config.library_copy.map_or("as measured", switch).into()),
+        (
+            "PHALANX_LIBRARY_COPY",
+            config.library_copy.map_or_else(|| "as measured".into(), |copies| copies.to_string()),
+        ),
         ("PHALANX_KERNEL_COPY", config.kernel_copy.map_or("as measured", switch).into()),
         ("PHALANX_REPRODUCIBLE", switch(config.reproducible).into()),
         ("PHALANX_SELF_TEST", switch(config.self_test).into()),

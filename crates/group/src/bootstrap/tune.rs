@@ -6,7 +6,7 @@ use crate::{ProcessGroup, join};
 use phalanx_algo::Link;
 use phalanx_core::{DType, Error, ReduceOp, Result};
 use phalanx_kernels::Kernel;
-use phalanx_rendezvous::{Config, Staging, TcpStoreServer};
+use phalanx_rendezvous::{Config, LibraryCopy, Staging, TcpStoreServer};
 use phalanx_transport::{Secret, loopback};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -52,10 +52,8 @@ pub fn tune() -> Result<Prices> {
 pub struct StagingTimes {
     /// Time of an all_gather of 64 KiB of each rank, by where they stage.
     pub all_gather: [(Staging, Duration); 3],
-    /// Time of a broadcast of 16 KiB whose root stages by vectors, in memory that changes hands.
-    pub vectors: Duration,
-    /// The same, by the C library's copy.
-    pub library: Duration,
+    /// Time of a broadcast of 64 KiB through memory that changes hands, by which copies are the C library's.
+    pub broadcast: [(LibraryCopy, Duration); 3],
     /// Time of a copy of 1 MiB by a thread, and by the kernel, which can copy from one process to another. `None` where the system lets no process do that.
     pub kernel_copy: Option<[Duration; 2]>,
 }
@@ -79,10 +77,12 @@ pub fn tune_staging() -> Result<Option<StagingTimes>> {
     if cores() > 1 {
         let (staging, copies) = phalanx_shm::measure_staging()?;
         let phalanx_shm::StagingTimes { own, swapped, claimed } = staging;
-        let phalanx_shm::CopyTimes { vectors, library } = copies;
+        let phalanx_shm::CopyTimes { never, write, always } = copies;
         let all_gather = [(Staging::Own, own), (Staging::Swapped, swapped), (Staging::Claimed, claimed)];
+        let broadcast =
+            [(LibraryCopy::Never, never), (LibraryCopy::Write, write), (LibraryCopy::Always, always)];
         let kernel_copy = phalanx_shm::measure_kernel_copy().ok().map(|times| [times.thread, times.kernel]);
-        return Ok(Some(StagingTimes { all_gather, vectors, library, kernel_copy }));
+        return Ok(Some(StagingTimes { all_gather, broadcast, kernel_copy }));
     }
     Ok(None)
 }

@@ -1,6 +1,7 @@
 //! Two ranks, wherever they stage.
 
 use super::{LENGTHS, Reach, bytes_mut, every_operation, on_team};
+use crate::library_copy::LibraryCopy;
 use crate::region::Staging;
 use std::sync::Barrier;
 use std::time::Duration;
@@ -10,17 +11,18 @@ use std::time::Duration;
 #[test]
 fn every_operation_wherever_two_ranks_stage() {
     let ways = [
-        (Staging::Own, false),
-        (Staging::Swapped, true),
-        (Staging::Claimed, false),
-        (Staging::Claimed, true),
+        (Staging::Own, LibraryCopy::Never),
+        (Staging::Swapped, LibraryCopy::Always),
+        (Staging::Claimed, LibraryCopy::Never),
+        (Staging::Claimed, LibraryCopy::Write),
+        (Staging::Claimed, LibraryCopy::Always),
     ];
-    for (staging, by_library) in ways {
+    for (staging, library_copy) in ways {
         let all_are_there = Barrier::new(2);
         on_team(2, false, Reach::Staging, |rank| {
             all_are_there.wait();
             rank.team.region.stage(rank.rank, staging);
-            rank.team.region.stage_by_library(by_library);
+            rank.team.region.copy_by_library(library_copy);
             all_are_there.wait();
             every_operation(rank);
             for n in 0..600 {
