@@ -17,9 +17,6 @@ pub(crate) const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
 const PIECE_MIN: usize = 8 << 10;
 const PIECE_MAX: usize = 128 << 10;
-/// Bytes of a part staged at once between two ranks whose cells change hands, where only one of them gives, and where both do.
-const PAIR_ONE_WAY_MAX: usize = 32 << 10;
-const PAIR_BOTH_WAYS_MAX: usize = 64 << 10;
 
 /// How the parts of an operation travel. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +79,16 @@ const STAGED: u64 = 0;
 const STAGED_HAND_BACK: u64 = 1;
 const MEMORY: u64 = 2;
 
+/// Bytes of a part staged at once between two ranks whose cells change hands, where only one of them gives: halves of short parts, quarters of long ones.
+fn one_way_piece(largest: usize) -> usize {
+    (largest / 2).clamp(4 << 10, 32 << 10).max((largest / 4).min(64 << 10))
+}
+
+/// The same, where both give.
+fn both_ways_piece(largest: usize) -> usize {
+    (largest / 2).clamp(8 << 10, 128 << 10)
+}
+
 impl Team {
     /// How parts of at most `largest` bytes travel this way, if each giver shows `parts` of them; `one_way`: only some ranks give.
     pub(crate) fn path(&self, way: MemoryWay, largest: usize, parts: usize, one_way: bool) -> CopyPath {
@@ -89,8 +96,8 @@ impl Team {
             return CopyPath::ProcessVm;
         }
         if self.region.is_swapped() {
-            let longest = if one_way { PAIR_ONE_WAY_MAX } else { PAIR_BOTH_WAYS_MAX };
-            return CopyPath::Staged((largest / 2).clamp(PIECE_MIN, longest) / 64 * 64);
+            let piece = if one_way { one_way_piece(largest) } else { both_ways_piece(largest) };
+            return CopyPath::Staged(piece / 64 * 64);
         }
         let piece =
             if self.is_crowded() { SLOT_LEN } else { (largest * parts / 2).clamp(PIECE_MIN, PIECE_MAX) };
