@@ -32,7 +32,7 @@ fn staging_text(StagingTimes { all_gather, broadcast, kernel_copy }: &StagingTim
         "staging   {ways}: an all_gather of 64 KiB each of two ranks with a core each. Groups take the fastest, here {way}; \
          PHALANX_STAGING decides it.\n\
          copies    {copies}: a broadcast of 64 KiB between two such ranks, by which copies are the C library's. Groups take the fastest, here {by_library}; \
-         PHALANX_LIBRARY_COPY decides it, where they do not stage in memory of their own.\n\
+         PHALANX_LIBRARY_COPY decides it.\n\
          kernel    {kernel}\n",
     )
 }

@@ -52,7 +52,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones, each for its operation, as in `all_reduce=ring,broadcast=shm/staged`; `phalanx algo list` has them. One that does not exist is an error; where one can't be taken, the recommended one is, with a warning |
 /// | `PHALANX_STAGING` | `own`, `swapped` or `claimed`: where two ranks that share memory and have a core each stage what is small, instead of where `phalanx tune` says that it is faster; the same for all ranks |
-/// | `PHALANX_LIBRARY_COPY` | `never`, `write` or `always`: which copies are the C library's between two ranks that share memory, have a core each and do not stage in memory of their own, instead of what `phalanx tune` says is faster; the same for all ranks |
+/// | `PHALANX_LIBRARY_COPY` | `never`, `write` or `always`: which copies between ranks that share memory are the C library's, instead of those that are measured to be faster so; the same for all ranks |
 /// | `PHALANX_KERNEL_COPY` | `1` or `0`: whether ranks that share memory let the kernel copy long messages and large operations from one process to another, instead of where a measurement finds that it copies well; the same for all ranks |
 /// | `PHALANX_REPRODUCIBLE` | `1`: reductions add up in the order of the ranks, so that their bits depend on nothing but the world size; the same for all ranks |
 /// | `PHALANX_SELF_TEST` | `0`: init does not check that the ranks add up right; the same for all ranks |
@@ -125,7 +125,7 @@ pub struct Config {
     pub algorithms: Option<String>,
     /// Where two ranks that share memory stage, if not where it is measured to be faster.
     pub staging: Option<Staging>,
-    /// Which copies between two ranks that share memory, and do not stage in memory of their own, are the C library's; `None`: those that are measured to be faster so.
+    /// Which copies between ranks that share memory are the C library's; `None`: those that are measured to be faster so.
     pub library_copy: Option<LibraryCopy>,
     /// Whether ranks that share memory let the kernel copy between their processes; `None`: if it is measured to copy well.
     pub kernel_copy: Option<bool>,

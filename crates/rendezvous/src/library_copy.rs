@@ -1,10 +1,10 @@
-//! Which copies between two ranks that share memory are the C library's.
+//! Which copies between ranks that share memory are the C library's.
 
 use phalanx_core::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// Which copies to and from the memory that two ranks share are the C library's. The others are made by vectors.
+/// Which copies to and from the memory that ranks share are the C library's. The others are made by vectors.
 ///
 /// # Examples
 /// ```
@@ -18,9 +18,9 @@ use std::str::FromStr;
 pub enum LibraryCopy {
     /// None.
     Never,
-    /// Those that write what the other rank has read last.
+    /// Those that write what another rank has read last.
     Write,
-    /// Those, and those that read what the other rank has written.
+    /// Those, and those that read what another rank has written.
     Always,
 }
 

@@ -1,10 +1,10 @@
-//! Which copies between two ranks are the C library's, where the memory in which they stage changes hands. The others are vectors.
+//! Which copies between ranks that share memory are to be the C library's. The others are vectors.
 //!
-//! In cells that change hands each rank writes what it has read, so that it owns the lines. What only one of them gives is different, and what is combined: its reader has read
-//! those lines last, and they must be taken from it. Vectors take one after the other. The C library may copy by `rep movsb`, which writes whole lines without reading them, and may ask for many lines at
-//! once where it reads what the other has written. Which is faster depends on the processor, so it is measured: in the operation itself, once in the life of a process. A program can say which it wants, too.
+//! What a rank stages goes to lines that others have read last, and must be taken from them. (Where two ranks both give, in cells that change hands, each owns the lines that it writes.) Vectors take one after the other. The C library may copy by `rep movsb`, which writes whole lines
+//! without reading them, and may ask for many lines at once where it reads what another has written. Which is faster depends on the processor, so it is measured: in an operation itself, once in the life of a process. A program can say which it
+//! wants, too.
 
-use crate::library_copy::{LibraryCopy, found, remember};
+use crate::library_copy::{Among, LibraryCopy, found, remember};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::team::Team;
@@ -12,14 +12,14 @@ use crate::{Call, Fault, Givers, Transfer};
 use phalanx_algo::MemoryWay;
 use std::time::{Duration, Instant};
 
-/// How long what one of two ranks gives takes, where cells change hands: a broadcast of 64 KiB, by which copies are the C library's.
+/// How long an operation takes by which copies are the C library's: a broadcast of 64 KiB between two ranks, or an all_gather of 256 KiB of all of more.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyTimes {
     /// None.
     pub never: Duration,
-    /// The root's.
+    /// Those that write.
     pub write: Duration,
-    /// Both.
+    /// Those that read, too.
     pub always: Duration,
 }
 
@@ -32,59 +32,74 @@ impl CopyTimes {
     }
 }
 
-/// Bytes of a broadcast: so many that most of its time is that of lines that change hands, in whichever copy.
-const LEN: usize = 64 << 10;
-/// The rank that gives. The other decides: it is the one that waits.
+/// Bytes that one of two ranks gives: so many that most of the time is that of lines that change hands, in whichever copy.
+const PAIR_LEN: usize = 64 << 10;
+/// Bytes that more ranks give together.
+const LEN: usize = 256 << 10;
+/// Of two ranks, the one that gives. The other decides: it is the one that waits. Of more all give.
 const GIVER: usize = 1;
-/// Broadcasts before those that are timed.
-const BEFORE: u32 = 4;
-/// Broadcasts that are timed together.
-const TOGETHER: u32 = 8;
+/// Operations before those that are timed.
+const BEFORE: u32 = 2;
+/// Operations that are timed together.
+const TOGETHER: u32 = 4;
 /// Times that each of them is tried at least, by turns, unless that takes too long. The shortest counts.
-const TRIES: usize = 5;
-/// A broadcast that takes longer was disturbed: where many processes start at once, two ranks may share a core for a while.
-const UNDISTURBED: Duration = Duration::from_micros(40);
+const TRIES: usize = 8;
+/// With each rank an operation may take so long. One that takes longer was disturbed: where many processes start at once, two ranks may share a core for a while.
+const UNDISTURBED: Duration = Duration::from_micros(20);
 /// How long they are tried until one of each was not disturbed.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl Team {
-    /// Sets by which copies two ranks stage. Collective; where it is to be measured that takes 180 broadcasts, or ten milliseconds where other processes disturb it.
+    /// Sets which copies are the C library's. Collective; where it is to be measured that takes 144 operations, or ten milliseconds where other processes disturb them.
     pub(crate) fn choose_copy(&mut self, call: &mut Call<'_>) -> std::result::Result<(), Fault> {
-        let known = LibraryCopy::code(found());
+        if self.world_size == 1 {
+            return Ok(());
+        }
+        let among = Among::of(self.world_size);
+        let known = LibraryCopy::code(found(among));
         let mut best = LibraryCopy::of_code(self.exchange([known, 0, 0], call)?[0][0]);
         if best.is_none() {
             let times = self.time_copies(call)?;
             let found = LibraryCopy::code(Some(times.best()));
             best = LibraryCopy::of_code(self.exchange([found, 0, 0], call)?[0][0]);
-            let CopyTimes { never, write, always } = times;
+            let (world_size, CopyTimes { never, write, always }) = (self.world_size, times);
             tracing::debug!(
+                world_size,
                 ?never,
                 ?write,
                 ?always,
-                "time of a broadcast of 64 KiB by the C library's copies"
+                "time of an operation by the C library's copies"
             );
         }
         let best = best.unwrap_or(LibraryCopy::Never);
-        remember(best);
+        remember(among, best);
         self.region.copy_by_library(best);
         Ok(())
     }
 
-    /// How long some broadcasts take by which copies.
+    /// How long an operation takes by which copies.
     pub(crate) fn time_copies(&mut self, call: &mut Call<'_>) -> std::result::Result<CopyTimes, Fault> {
-        let mut buffer = vec![1u8; LEN];
+        let (len, givers) = match Among::of(self.world_size) {
+            Among::Pair => (PAIR_LEN, Givers::Only(GIVER)),
+            Among::Many => ((LEN / self.world_size).next_multiple_of(64), Givers::All),
+        };
+        let mut buffer = vec![1u8; self.world_size * len];
         // SAFETY: the vector outlives the span, and is used through it alone.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
-        let whole = |_: usize| 0..LEN;
+        let place = |rank: usize| rank * len..(rank + 1) * len;
+        let own = place(self.rank);
+        let part = |_: usize| own.clone();
+        let receives = givers != Givers::Only(self.rank);
         let transfer = Transfer {
             same: true,
-            givers: Givers::Only(GIVER),
-            largest: LEN,
-            part: &whole,
-            place: if self.rank == GIVER { None } else { Some(&whole) },
+            givers,
+            largest: len,
+            part: &part,
+            place: if receives { Some(&place) } else { None },
             own: None,
             layout: None,
         };
+        let undisturbed = UNDISTURBED * self.world_size as u32;
         let mut shortest = LibraryCopy::ALL.map(|_| Duration::MAX);
         let first = Instant::now();
         for tries in 1.. {
@@ -95,7 +110,7 @@ impl Team {
                 let mut begun = Instant::now();
                 for n in 0..BEFORE + TOGETHER {
                     if n == BEFORE {
-                        // Both begin at the same time.
+                        // All begin at the same time.
                         self.exchange([0; 3], call)?;
                         begun = Instant::now();
                     }
@@ -104,7 +119,7 @@ impl Team {
                 *shortest = (*shortest).min(begun.elapsed() / TOGETHER);
                 self.exchange([0; 3], call)?;
             }
-            let is_sure = tries >= TRIES && shortest.iter().all(|time| *time < UNDISTURBED);
+            let is_sure = tries >= TRIES && shortest.iter().all(|time| *time < undisturbed);
             let is_enough = is_sure || first.elapsed() > PATIENCE;
             if self.exchange([is_enough.into(), 0, 0], call)?[0][0] != 0 {
                 break;

@@ -187,7 +187,8 @@ impl Team {
             return false;
         }
         let has_one_reader = !offer.same || self.world_size == 2;
-        let is_worth_it = HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped;
+        let is_worth_it =
+            HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped && !self.region.library_copy().writes();
         let may_hand_back = has_one_reader && is_worth_it && !self.is_crowded();
         let parts = if offer.same { 1 } else { self.world_size - 1 };
         self.stores.fill(offer.largest.min(len) * parts, may_hand_back, fill)

@@ -8,9 +8,9 @@ use crate::cells::{Cells, Hand};
 use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::letters::{COVER_LEN, Enclosed, Letters, Reader, Shape, Writer};
 use crate::library_copy::library_copy;
-use crate::pair_copy;
 use crate::region::Line;
 use crate::span::Span;
+use crate::staged_copy;
 use crate::staging_probe::lines_are_handed_back;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use phalanx_transport::Direction;
@@ -321,8 +321,9 @@ impl End {
         }
         while parts.left > 0 {
             let part = parts.first();
-            let copy =
-                |of: Range<usize>, at: Range<usize>| pair_copy::write_to_ring(room.ring.part(at), &part[of]);
+            let copy = |of: Range<usize>, at: Range<usize>| {
+                staged_copy::write_to_ring(room.ring.part(at), &part[of])
+            };
             let n = self.transfer(pipe, part.len(), copy, wake);
             parts.pass(n);
             if n < part.len() {
@@ -352,7 +353,7 @@ impl End {
         while at < len {
             let part = parts.first();
             let n = part.len().min(len - at);
-            pair_copy::write(cell.part(at..at + n), &part[..n]);
+            staged_copy::write(cell.part(at..at + n), &part[..n]);
             parts.pass(n);
             at += n;
         }
@@ -401,7 +402,7 @@ impl End {
     ) -> usize {
         let mut n = 0;
         let read_cell = |cell: usize, range: Range<usize>, buffer: &mut [u8]| {
-            pair_copy::read(buffer, room.cells.cell(cell).part(range));
+            staged_copy::read(buffer, room.cells.cell(cell).part(range));
         };
         while n < buffer.len()
             && let Some(taken) =
@@ -422,7 +423,7 @@ impl End {
         let len = buffer.len();
         let copy = |of: Range<usize>, at: Range<usize>| {
             let written = room.ring.part(at);
-            pair_copy::read_from_ring(&mut buffer[of], written);
+            staged_copy::read_from_ring(&mut buffer[of], written);
             if written.len() >= HAND_BACK_BYTES && ring_is_handed_back() {
                 written.own_lines();
             }

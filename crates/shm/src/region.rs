@@ -102,7 +102,7 @@ pub(crate) struct Region {
     memory: Memory,
     world_size: usize,
     staging: Staging,
-    /// Where memory changes hands: which copies are the C library's, besides those to lines that are owned.
+    /// Which copies are the C library's, besides those to lines that are owned.
     library_copy: LibraryCopy,
 }
 
@@ -135,14 +135,14 @@ impl Region {
         }
     }
 
-    /// Sets which copies are the C library's where memory changes hands.
+    /// Sets which copies are the C library's.
     pub(crate) fn copy_by_library(&mut self, choice: LibraryCopy) {
         self.library_copy = choice;
     }
 
     /// Which copies are the C library's.
     pub(crate) fn library_copy(&self) -> LibraryCopy {
-        if self.is_swapped() { self.library_copy } else { LibraryCopy::Never }
+        self.library_copy
     }
 
     pub(crate) fn is_swapped(&self) -> bool {

@@ -127,18 +127,18 @@ impl WaitCheck for Within {
     }
 }
 
-/// Whether all lines with one reader are handed back to their writer on this machine: see `stores.rs`. Not where cells that change hands are faster; there those of rings may be.
+/// Whether the pipes of this process hand lines back to their writer, as where two ranks have found slots of their own faster: see `stores.rs`. Not where cells that change hands are faster; there those of rings may be.
 pub(crate) fn lines_are_handed_back() -> bool {
-    !matches!(FOUND.get(), Some(&(SWAPPED | CLAIMED)))
+    FOUND.get() == Some(&OWN)
 }
 
-/// Whether two ranks claim the lines of the cells that they read.
+/// Whether the ends of the pipes of this process claim the lines of the cells that they read. Where no two ranks have measured that, they do: on every processor that was tried it is the fastest, or as fast as the fastest.
 pub(crate) fn lines_are_claimed() -> bool {
-    FOUND.get() == Some(&CLAIMED)
+    FOUND.get().is_none_or(|&found| found == CLAIMED)
 }
 
 impl Team {
-    /// Sets where this team stages, and by which copy. Collective; where it is to be measured that takes about two milliseconds.
+    /// Sets where this team stages. Collective; where it is to be measured that takes about two milliseconds.
     pub(crate) fn choose_staging(
         &mut self,
         crowded: bool,
@@ -158,7 +158,7 @@ impl Team {
         }
         FOUND.get_or_init(|| best);
         self.region.stage(self.rank, staging(best));
-        if self.region.is_swapped() { self.choose_copy(call) } else { Ok(()) }
+        Ok(())
     }
 
     /// How long some all_gathers take by where the ranks stage.

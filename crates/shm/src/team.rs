@@ -199,6 +199,7 @@ impl Team {
         let crowded = met.iter().any(|words| words[1] != 0);
         self.backoff = Backoff::new(crowded);
         self.choose_staging(crowded, call)?;
+        self.choose_copy(call)?;
         let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
         // In another container the number means another process: often this one.
         let is_here = |rank: usize| met[rank][2] == met[self.rank][2];

@@ -408,7 +408,7 @@ fn force_staging(staging: Staging) {
 #[cfg(not(target_os = "linux"))]
 fn force_staging(_staging: Staging) {}
 
-/// Pairs of ranks that share memory let the C library copy these.
+/// Ranks that share memory let the C library make these copies.
 #[cfg(target_os = "linux")]
 fn force_library_copy(copies: LibraryCopy) {
     phalanx_shm::force_library_copy(match copies {

@@ -12,6 +12,7 @@ use std::time::Duration;
 fn every_operation_wherever_two_ranks_stage() {
     let ways = [
         (Staging::Own, LibraryCopy::Never),
+        (Staging::Own, LibraryCopy::Always),
         (Staging::Swapped, LibraryCopy::Always),
         (Staging::Claimed, LibraryCopy::Never),
         (Staging::Claimed, LibraryCopy::Write),
@@ -40,5 +41,22 @@ fn every_operation_wherever_two_ranks_stage() {
                 }
             }
         });
+    }
+}
+
+/// Also more ranks than two, with a core each or not, whichever copies are the C library's.
+#[test]
+fn every_operation_of_three_ranks_by_whichever_copies() {
+    for choice in LibraryCopy::ALL {
+        for staging in [Staging::Own, Staging::Crowded] {
+            let all_are_there = Barrier::new(3);
+            on_team(3, staging == Staging::Crowded, Reach::Staging, |rank| {
+                all_are_there.wait();
+                rank.team.region.stage(rank.rank, staging);
+                rank.team.region.copy_by_library(choice);
+                all_are_there.wait();
+                every_operation(rank);
+            });
+        }
     }
 }

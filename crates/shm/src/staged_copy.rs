@@ -1,7 +1,7 @@
 //! How bytes are copied to and from the memory through which ranks exchange them.
 //!
-//! Where two ranks claim the lines that they read, the C library's copy is the faster one on lines that are owned, and on few others. On some processors it is slow where
-//! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn. On others it is the faster one there too: [two ranks measure](crate::copy_choice) which.
+//! Where ranks claim the lines that they read, the C library's copy is the faster one on lines that are owned, and on few others. On some processors it is slow where
+//! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn. On others it is the faster one there too: [ranks measure](crate::copy_choice) which.
 
 use crate::library_copy::library_copy;
 use crate::region::Region;
