@@ -322,7 +322,7 @@ impl End {
         while parts.left > 0 {
             let part = parts.first();
             let copy = |of: Range<usize>, at: Range<usize>| {
-                staged_copy::write_to_ring(room.ring.part(at), &part[of])
+                staged_copy::write_to_ring(room.ring.part(at), &part[of]);
             };
             let n = self.transfer(pipe, part.len(), copy, wake);
             parts.pass(n);
