@@ -79,9 +79,13 @@ const STAGED: u64 = 0;
 const STAGED_HAND_BACK: u64 = 1;
 const MEMORY: u64 = 2;
 
-/// Bytes of a part staged at once between two ranks whose cells change hands, where only one of them gives: halves of short parts, quarters of long ones.
+/// Parts of more bytes leave the caches while they are copied: with shorter pieces the cells stay there.
+const PAIR_CACHED_MAX: usize = 8 << 20;
+
+/// Bytes of a part staged at once between two ranks whose cells change hands, where only one of them gives: halves of short parts, quarters of longer ones.
 fn one_way_piece(largest: usize) -> usize {
-    (largest / 2).clamp(4 << 10, 32 << 10).max((largest / 4).min(64 << 10))
+    let half = (largest / 2).clamp(4 << 10, 32 << 10);
+    if largest > PAIR_CACHED_MAX { half } else { half.max((largest / 4).min(64 << 10)) }
 }
 
 /// The same, where both give.
