@@ -2,7 +2,7 @@
 
 use phalanx_algo::Link;
 use phalanx_core::Result;
-use phalanx_group::{Prices, StagingTimes, tune, tune_staging};
+use phalanx_group::{KernelCopyTimes, Prices, StagingTimes, tune, tune_staging};
 use std::fmt;
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ fn staging_text(StagingTimes { all_gather, broadcast, kernel_copy }: &StagingTim
     let (copies, by_library) = told(broadcast);
     let kernel = match kernel_copy {
         None => "the system lets no process copy from another".into(),
-        Some([thread, kernel]) => format!(
+        Some(KernelCopyTimes { thread, kernel, is_worth_it }) => format!(
             "{} by a thread, {} by the kernel: a copy of 1 MiB. Ranks let the kernel copy between them where that takes less than twice as long, here {}; \
              PHALANX_KERNEL_COPY decides it.",
             us(*thread),
             us(*kernel),
-            if *kernel < 2 * *thread { "yes" } else { "no" },
+            if *is_worth_it { "yes" } else { "no" },
         ),
     };
     format!(
@@ -74,7 +74,8 @@ mod tests {
         let copies = [(LibraryCopy::Never, 2_960), (LibraryCopy::Write, 2_220), (LibraryCopy::Always, 1_870)];
         let all_gather = ways.map(|(way, time)| (way, Duration::from_nanos(time)));
         let broadcast = copies.map(|(way, time)| (way, Duration::from_nanos(time)));
-        let kernel_copy = Some([20_000, 39_000].map(Duration::from_nanos));
+        let [thread, kernel] = [20_000, 39_000].map(Duration::from_nanos);
+        let kernel_copy = Some(KernelCopyTimes { thread, kernel, is_worth_it: true });
         let times = StagingTimes { all_gather, broadcast, kernel_copy };
         let text = staging_text(&times);
         assert!(text.starts_with("staging   own 8.1 µs, swapped 3.4 µs, claimed 3.4 µs: "), "{text}");

@@ -3,7 +3,8 @@
 //! Ranks are plain `usize` values in `0..world_size`; lengths are in elements unless a name says bytes.
 //! Here are the element types ([`Element`], [`DType`]), the reduce operators ([`ReduceOp`]), who owns which part of a
 //! buffer ([`chunk`]), time limits as values ([`Deadline`]), what one call of a collective looks like to its
-//! peers ([`Signature`]) and in which [`Method`] they perform it, why a group failed ([`Cause`]) and the one error type ([`Error`]).
+//! peers ([`Signature`]) and in which [`Method`] they perform it, how ranks may share memory ([`Staging`], [`LibraryCopy`]), why a group failed
+//! ([`Cause`]) and the one error type ([`Error`]).
 //!
 //! Deliberately absent: sockets, threads, files, environment variables, and `unsafe`.
 //!
@@ -20,10 +21,12 @@ mod chunk;
 mod deadline;
 mod dtype;
 mod error;
+mod library_copy;
 mod method;
 mod peer;
 mod reduce;
 mod signature;
+mod staging;
 mod wait;
 
 pub use cause::{Cause, Envelope, GroupId, Loss, WORLD};
@@ -31,8 +34,10 @@ pub use chunk::{Layout, chunk};
 pub use deadline::Deadline;
 pub use dtype::{DType, Element};
 pub use error::{Context, Error, Result};
+pub use library_copy::LibraryCopy;
 pub use method::Method;
 pub use peer::Peer;
 pub use reduce::ReduceOp;
 pub use signature::{CallSite, OpKind, Signature};
+pub use staging::Staging;
 pub use wait::Wait;

@@ -38,7 +38,7 @@ use phalanx_engine as engine;
 pub use bootstrap::init::{init, join};
 pub use bootstrap::prices::{Measured, Prices};
 pub use bootstrap::threads::{SimulatedBackend, on_threads, threads, threads_with};
-pub use bootstrap::tune::{StagingTimes, tune, tune_staging};
+pub use bootstrap::tune::{KernelCopyTimes, StagingTimes, tune, tune_staging};
 pub use group::backend::{Address, Backend, BackendFactory, BufferMemory, HostMessage, OnTimeout, Payload};
 pub use group::call::{Call, HostCall, OwnedCall};
 pub use group::encryption::Encryption;
@@ -60,10 +60,9 @@ pub use host::job_links::{JobLinks, LinkPeer, LinksStart, TransportFactory};
 pub use host::own_health::{Health, Running};
 #[doc(no_inline)]
 pub use phalanx_control as control;
-pub use phalanx_core::{Error, ReduceOp, Result};
+pub use phalanx_core::{Error, LibraryCopy, ReduceOp, Result, Staging};
 #[doc(no_inline)]
 pub use phalanx_kernels::copy_slice;
-pub use phalanx_rendezvous::{LibraryCopy, Staging};
 #[doc(hidden)]
 pub use warning::warn;
 

@@ -1,10 +1,8 @@
 //! This process's place in its job, from the environment.
 
-use crate::library_copy::LibraryCopy;
 use crate::other_launchers::{self, Asking, Launched};
-use crate::staging::Staging;
 use crate::{Channel, Elastic, OwnChannel, StoreLocation, secret_file};
-use phalanx_core::{Error, Result};
+use phalanx_core::{Error, LibraryCopy, Result, Staging};
 use phalanx_transport::Secret;
 use std::fmt;
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! What the environment says, and what it must not say.
 
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Config, LibraryCopy, Source, Staging, StoreLocation};
+use phalanx_core::{LibraryCopy, Staging};
+use phalanx_rendezvous::{Config, Source, StoreLocation};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 

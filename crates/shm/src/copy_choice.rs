@@ -4,33 +4,18 @@
 //! without reading them, and may ask for many lines at once where it reads what another has written. Which is faster depends on the processor, so it is measured: in an operation itself, once in the life of a process. A program can say which it
 //! wants, too.
 
-use crate::library_copy::{Among, LibraryCopy, found, remember};
+use crate::choice::fastest;
+use crate::library_copy::{Among, found, remember};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::team::Team;
 use crate::{Call, Fault, Givers, Transfer};
 use phalanx_algo::MemoryWay;
+use phalanx_core::LibraryCopy;
 use std::time::{Duration, Instant};
 
 /// How long an operation takes by which copies are the C library's: a broadcast of 64 KiB between two ranks, or an all_gather of 256 KiB of all of more.
-#[derive(Debug, Clone, Copy)]
-pub struct CopyTimes {
-    /// None.
-    pub never: Duration,
-    /// Those that write.
-    pub write: Duration,
-    /// Those that read, too.
-    pub always: Duration,
-}
-
-impl CopyTimes {
-    /// What ranks choose that have found this.
-    pub fn best(&self) -> LibraryCopy {
-        let times = [self.never, self.write, self.always];
-        let [first, rest @ ..] = LibraryCopy::ALL.map(|choice| (times[choice as usize], choice));
-        rest.into_iter().fold(first, |best, next| if next.0 < best.0 { next } else { best }).1
-    }
-}
+pub(crate) type CopyTimes = [(LibraryCopy, Duration); 3];
 
 /// Bytes that one of two ranks gives: so many that most of the time is that of lines that change hands, in whichever copy.
 const PAIR_LEN: usize = 64 << 10;
@@ -56,22 +41,15 @@ impl Team {
             return Ok(());
         }
         let among = Among::of(self.world_size);
-        let known = LibraryCopy::code(found(among));
-        let mut best = LibraryCopy::of_code(self.exchange([known, 0, 0], call)?[0][0]);
-        if best.is_none() {
-            let times = self.time_copies(call)?;
-            let found = LibraryCopy::code(Some(times.best()));
-            best = LibraryCopy::of_code(self.exchange([found, 0, 0], call)?[0][0]);
-            let (world_size, CopyTimes { never, write, always }) = (self.world_size, times);
+        let best = self.choose_way(&LibraryCopy::ALL, found(among), call, |team, call| {
+            let times = team.time_copies(call)?;
             tracing::debug!(
-                world_size,
-                ?never,
-                ?write,
-                ?always,
-                "time of an operation by the C library's copies"
+                world_size = team.world_size,
+                ?times,
+                "an operation, by which copies are the C library's"
             );
-        }
-        let best = best.unwrap_or(LibraryCopy::Never);
+            Ok(fastest(&times))
+        })?;
         remember(among, best);
         self.region.copy_by_library(best);
         Ok(())
@@ -100,11 +78,11 @@ impl Team {
             layout: None,
         };
         let undisturbed = UNDISTURBED * self.world_size as u32;
-        let mut shortest = LibraryCopy::ALL.map(|_| Duration::MAX);
+        let mut shortest = LibraryCopy::ALL.map(|choice| (choice, Duration::MAX));
         let first = Instant::now();
         for tries in 1.. {
-            for (choice, shortest) in LibraryCopy::ALL.into_iter().zip(&mut shortest) {
-                self.region.copy_by_library(choice);
+            for (choice, shortest) in &mut shortest {
+                self.region.copy_by_library(*choice);
                 // What it knows it has learned the other way.
                 self.stores = Stores::default();
                 let mut begun = Instant::now();
@@ -119,31 +97,13 @@ impl Team {
                 *shortest = (*shortest).min(begun.elapsed() / TOGETHER);
                 self.exchange([0; 3], call)?;
             }
-            let is_sure = tries >= TRIES && shortest.iter().all(|time| *time < undisturbed);
+            let is_sure = tries >= TRIES && shortest.iter().all(|(_, time)| *time < undisturbed);
             let is_enough = is_sure || first.elapsed() > PATIENCE;
             if self.exchange([is_enough.into(), 0, 0], call)?[0][0] != 0 {
                 break;
             }
         }
         self.stores = Stores::default();
-        let [never, write, always] = shortest;
-        Ok(CopyTimes { never, write, always })
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_fastest_copies_are_chosen() {
-        let best = |times: [u64; 3]| {
-            let [never, write, always] = times.map(Duration::from_nanos);
-            CopyTimes { never, write, always }.best()
-        };
-        assert_eq!(best([3, 2, 1]), LibraryCopy::Always);
-        assert_eq!(best([3, 1, 2]), LibraryCopy::Write);
-        assert_eq!(best([1, 2, 3]), LibraryCopy::Never);
-        assert_eq!(best([2, 2, 2]), LibraryCopy::Never, "as before");
+        Ok(shortest)
     }
 }

@@ -4,6 +4,7 @@
 //! lie, in a window or in the giver's address space. Reading needs no lease: should the giver give up meanwhile, the reader
 //! finds out as soon as it has read (`Team::was_given`).
 
+use crate::library_copy::writes;
 use crate::plan::Plan;
 use crate::region::SLOT_LEN;
 use crate::span::Span;
@@ -192,7 +193,7 @@ impl Team {
         }
         let has_one_reader = !offer.same || self.world_size == 2;
         let is_worth_it =
-            HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped && !self.region.library_copy().writes();
+            HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped && !writes(self.region.library_copy());
         let may_hand_back = has_one_reader && is_worth_it && !self.is_crowded();
         let parts = if offer.same { 1 } else { self.world_size - 1 };
         self.stores.fill(offer.largest.min(len) * parts, may_hand_back, fill)

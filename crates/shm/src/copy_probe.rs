@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_copies_where_that_is_no_slower_than_two_copies() {
+    fn the_kernel_copies_where_that_is_faster_than_two_copies() {
         let is_worth_it = |[kernel, thread]: [u64; 2]| {
             let [kernel, thread] = [kernel, thread].map(Duration::from_nanos);
             KernelCopyTimes { kernel, thread }.is_kernel_worth_it()

@@ -1,37 +1,16 @@
 //! Which copies between ranks that share memory are the C library's, and not vectors: [measured](crate::copy_choice) or forced, once in the life of a process.
 
+use phalanx_core::LibraryCopy;
 use std::sync::OnceLock;
 
-/// Which copies to and from the memory that ranks share are the C library's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LibraryCopy {
-    /// None.
-    Never,
-    /// Those that write what another rank has read last.
-    Write,
-    /// Those, and those that read what another rank has written.
-    Always,
+/// Whether those that write what another rank has read last are the C library's.
+pub(crate) fn writes(choice: LibraryCopy) -> bool {
+    choice != LibraryCopy::Never
 }
 
-impl LibraryCopy {
-    pub(crate) const ALL: [Self; 3] = [Self::Never, Self::Write, Self::Always];
-
-    pub(crate) fn writes(self) -> bool {
-        self != Self::Never
-    }
-
-    pub(crate) fn reads(self) -> bool {
-        self == Self::Always
-    }
-
-    /// In a word that ranks give each other; 0 means that nothing is known.
-    pub(crate) fn code(choice: Option<Self>) -> u64 {
-        choice.map_or(0, |choice| choice as u64 + 1)
-    }
-
-    pub(crate) fn of_code(code: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|&choice| Self::code(Some(choice)) == code)
-    }
+/// Whether those that read what another rank has written are.
+pub(crate) fn reads(choice: LibraryCopy) -> bool {
+    choice == LibraryCopy::Always
 }
 
 /// Whose copies they are: different ones may be the fastest for each.
@@ -70,16 +49,4 @@ pub(crate) fn found(among: Among) -> Option<LibraryCopy> {
 /// What the pipes of this process go by: vectors, until anything was found.
 pub(crate) fn library_copy() -> LibraryCopy {
     found(Among::Pair).or_else(|| found(Among::Many)).unwrap_or(LibraryCopy::Never)
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_chosen_is_told_in_a_word() {
-        for choice in LibraryCopy::ALL.map(Some).into_iter().chain([None]) {
-            assert_eq!(LibraryCopy::of_code(LibraryCopy::code(choice)), choice);
-        }
-    }
 }

@@ -7,7 +7,7 @@
 use crate::cells::{Cells, Hand};
 use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::letters::{COVER_LEN, Enclosed, Letters, Reader, Shape, Writer};
-use crate::library_copy::library_copy;
+use crate::library_copy::{library_copy, writes};
 use crate::region::Line;
 use crate::span::Span;
 use crate::staged_copy;
@@ -139,7 +139,7 @@ const LOOKS: usize = if cfg!(loom) { 1 } else { 8 };
 /// ring. There, on an EPYC ("Milan") with cells, messages of 1 MiB take 0.89 of the time with it, and those of 4 MiB 0.76. Not where the C library's copy writes lines that the other core has had: on an EPYC
 /// ("Turin") messages of 1 to 16 MiB take 0.85 of the time so.
 fn ring_is_handed_back() -> bool {
-    !library_copy().writes() && (lines_are_handed_back() || !kernel_copies_are_worth_it())
+    !writes(library_copy()) && (lines_are_handed_back() || !kernel_copies_are_worth_it())
 }
 
 fn piece() -> usize {

@@ -73,29 +73,8 @@ impl Copies for Reading<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::process::{Child, Command, Stdio};
+    use crate::tests::sleeper::Sleeper;
     use std::sync::atomic::{AtomicBool, Ordering};
-
-    /// A process that would take long. It does not outlive its test.
-    struct Lender(Child);
-
-    impl Lender {
-        fn start() -> Self {
-            let quiet = || Stdio::null();
-            Self(Command::new("sleep").arg("600").stdout(quiet()).stderr(quiet()).spawn().unwrap())
-        }
-
-        fn lives(&mut self) -> bool {
-            self.0.try_wait().unwrap().is_none()
-        }
-    }
-
-    impl Drop for Lender {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 
     /// Over when the test says so.
     #[derive(Debug, Default)]
@@ -118,7 +97,7 @@ mod tests {
     }
 
     /// Waits for a lender that never goes on, until it has ended, or so many looks and pauses; returns whether it has.
-    fn wait(lender: &Lender, patience: &dyn Patience, times: u32) -> bool {
+    fn wait(lender: &Sleeper, patience: &dyn Patience, times: u32) -> bool {
         let process = Process::open(lender.0.id()).unwrap();
         // SAFETY: no byte is used.
         let place = unsafe { Span::new(std::ptr::NonNull::dangling().as_ptr(), 0) };
@@ -128,14 +107,14 @@ mod tests {
 
     #[test]
     fn a_lender_is_waited_for_as_long_as_the_operation_goes_on() {
-        let mut lender = Lender::start();
+        let mut lender = Sleeper::start();
         assert!(!wait(&lender, &Said::default(), LOOKS_AWAKE + 2 * LAST_PAUSES));
         assert!(lender.lives(), "the operation goes on");
     }
 
     #[test]
     fn a_lender_is_ended_if_it_does_not_go_on_soon_after_the_operation_has_failed() {
-        let mut lender = Lender::start();
+        let mut lender = Sleeper::start();
         let failed = Said(AtomicBool::new(true));
         assert!(!wait(&lender, &failed, LOOKS_AWAKE + LAST_PAUSES / 2));
         assert!(lender.lives(), "it may still go on");
@@ -145,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_time_that_a_wait_has_lasted_is_what_patience_is_told() {
-        let lender = Lender::start();
+        let lender = Sleeper::start();
         assert!(!wait(&lender, &Limit(Duration::from_secs(1)), LOOKS_AWAKE + 2 * LAST_PAUSES - 1));
         assert!(wait(&lender, &Limit(Duration::from_secs(1)), LOOKS_AWAKE + 3 * LAST_PAUSES));
     }

@@ -8,12 +8,11 @@
 
 use crate::counter::Counter;
 use crate::lease::{Closed, Lease};
-use crate::library_copy::LibraryCopy;
 use crate::memory::Memory;
 use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::waker::Waker;
-use phalanx_core::Result;
+use phalanx_core::{LibraryCopy, Result};
 use std::mem::offset_of;
 use std::os::fd::AsFd;
 

@@ -3,7 +3,7 @@
 //! Where ranks claim the lines that they read, the C library's copy is the faster one on lines that are owned, and on few others. On some processors it is slow where
 //! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn. On others it is the faster one there too: [ranks measure](crate::copy_choice) which.
 
-use crate::library_copy::library_copy;
+use crate::library_copy::{library_copy, reads, writes};
 use crate::region::Region;
 use crate::span::Span;
 use crate::staging_probe::lines_are_claimed;
@@ -18,7 +18,7 @@ const CELL_BY_VECTORS_MAX: usize = 8 << 10;
 impl Region {
     /// Copies what this rank gives to where it is staged; `owns` says that it has claimed these lines if any were to be claimed.
     pub(crate) fn put(&self, to: Span, from: Span, owns: bool) {
-        if self.library_copy().writes() {
+        if writes(self.library_copy()) {
             to.copy_own_from(from);
         } else {
             put(to, from, self.is_claimed(), owns);
@@ -27,7 +27,7 @@ impl Region {
 
     /// Copies what is staged to where it belongs. If this rank `writes_next` there, its lines are claimed.
     pub(crate) fn get(&self, to: Span, from: Span, writes_next: bool) {
-        if self.library_copy().reads() {
+        if reads(self.library_copy()) {
             to.copy_own_from(from);
         } else {
             get(to, from, self.is_claimed(), writes_next);
@@ -36,7 +36,7 @@ impl Region {
 
     /// Copies what another rank has combined to where it belongs. This rank writes there next.
     pub(crate) fn get_combined(&self, to: Span, from: Span) {
-        if self.library_copy().reads() && from.len() < BY_VECTORS_MIN {
+        if reads(self.library_copy()) && from.len() < BY_VECTORS_MIN {
             to.copy_own_from(from);
         } else if self.is_claimed() {
             to.copy_claimed_from(from);
@@ -55,7 +55,7 @@ pub(crate) fn write(cell: Span, from: &[u8]) {
 
 /// Writes to the ring of a pipe, whose lines its reader had last.
 pub(crate) fn write_to_ring(ring: Span, from: &[u8]) {
-    if library_copy().writes() {
+    if writes(library_copy()) {
         // SAFETY: borrowed until this returns, and only read.
         ring.copy_own_from(unsafe { Span::new(from.as_ptr().cast_mut(), from.len()) });
     } else {
@@ -65,7 +65,7 @@ pub(crate) fn write_to_ring(ring: Span, from: &[u8]) {
 
 /// Reads from the ring of a pipe.
 pub(crate) fn read_from_ring(into: &mut [u8], ring: Span) {
-    if library_copy().reads() {
+    if reads(library_copy()) {
         // SAFETY: borrowed until this returns.
         unsafe { Span::new(into.as_mut_ptr(), into.len()) }.copy_own_from(ring);
     } else {
@@ -79,7 +79,7 @@ pub(crate) fn read(into: &mut [u8], cell: Span) {
     let into = unsafe { Span::new(into.as_mut_ptr(), into.len()) };
     let claimed = lines_are_claimed();
     let by_vectors = (BY_VECTORS_MIN..=CELL_BY_VECTORS_MAX).contains(&into.len());
-    if claimed && library_copy().reads() && !by_vectors {
+    if claimed && reads(library_copy()) && !by_vectors {
         return into.copy_own_from(cell);
     }
     if !claimed {

@@ -4,6 +4,7 @@ mod gather_scatter;
 mod giving_up;
 mod namespaces;
 mod on_the_way;
+pub(crate) mod sleeper;
 mod staging;
 mod stopped;
 

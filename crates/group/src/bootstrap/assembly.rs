@@ -22,7 +22,7 @@ use crate::host::job_links::{LinksStart, address_key};
 use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Deadline, Error, Peer, Result, WORLD};
-use phalanx_rendezvous::{Config, LibraryCopy, OpenStore, Staging, Store, StoreLocation, TcpStoreServer};
+use phalanx_rendezvous::{Config, OpenStore, Store, StoreLocation, TcpStoreServer};
 use phalanx_trace::Recorded;
 use phalanx_transport::handshake::{Hello, Purpose, Status, VERSION};
 use phalanx_transport::tcp::Exchange;
@@ -141,15 +141,7 @@ pub(crate) fn assemble(
             .inspect_err(|error| attendance.give_up(error))?,
         None => vec![Vec::new(); world_size],
     };
-    if let Some(staging) = config.staging {
-        force_staging(staging);
-    }
-    if let Some(copies) = config.library_copy {
-        force_library_copy(copies);
-    }
-    if let Some(by_kernel) = config.kernel_copy {
-        force_kernel_copy(by_kernel);
-    }
+    force_ways_of_sharing_memory(config);
     let place = Place {
         rank,
         world_size,
@@ -394,43 +386,17 @@ fn local(kind: &dyn BackendKind, config: &Config, exchange: &Exchange) -> Option
     Some(Local { host, name: exchange.told_name()?.to_owned(), longest: longest_memory() })
 }
 
-/// Pairs of ranks that share memory stage there.
+/// Ranks that share memory do so as the environment says, where it says it.
 #[cfg(target_os = "linux")]
-fn force_staging(staging: Staging) {
-    phalanx_shm::force_staging(match staging {
-        Staging::Own => phalanx_shm::PairStaging::Own,
-        Staging::Swapped => phalanx_shm::PairStaging::Swapped,
-        Staging::Claimed => phalanx_shm::PairStaging::Claimed,
-    });
+fn force_ways_of_sharing_memory(config: &Config) {
+    config.staging.into_iter().for_each(phalanx_shm::force_staging);
+    config.library_copy.into_iter().for_each(phalanx_shm::force_library_copy);
+    config.kernel_copy.into_iter().for_each(phalanx_shm::force_kernel_copy);
 }
 
 /// No ranks share memory here.
 #[cfg(not(target_os = "linux"))]
-fn force_staging(_staging: Staging) {}
-
-/// Ranks that share memory let the C library make these copies.
-#[cfg(target_os = "linux")]
-fn force_library_copy(copies: LibraryCopy) {
-    phalanx_shm::force_library_copy(match copies {
-        LibraryCopy::Never => phalanx_shm::LibraryCopy::Never,
-        LibraryCopy::Write => phalanx_shm::LibraryCopy::Write,
-        LibraryCopy::Always => phalanx_shm::LibraryCopy::Always,
-    });
-}
-
-/// No ranks share memory here.
-#[cfg(not(target_os = "linux"))]
-fn force_library_copy(_copies: LibraryCopy) {}
-
-/// Ranks that share memory let the kernel copy between them, or never do.
-#[cfg(target_os = "linux")]
-fn force_kernel_copy(by_kernel: bool) {
-    phalanx_shm::force_kernel_copy(by_kernel);
-}
-
-/// No ranks share memory here.
-#[cfg(not(target_os = "linux"))]
-fn force_kernel_copy(_by_kernel: bool) {}
+fn force_ways_of_sharing_memory(_config: &Config) {}
 
 /// Bytes of the longest memory that this process can make for the ranks of its host.
 #[cfg(target_os = "linux")]

@@ -16,21 +16,20 @@ pub(crate) fn own_settings(config: &Config, build: Build) -> String {
         ("PHALANX_BACKEND", config.backend.to_string()),
         ("PHALANX_ALGO", algorithms),
         ("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat),
-        (
-            "PHALANX_STAGING",
-            config.staging.map_or_else(|| "as measured".into(), |staging| staging.to_string()),
-        ),
-        (
-            "PHALANX_LIBRARY_COPY",
-            config.library_copy.map_or_else(|| "as measured".into(), |copies| copies.to_string()),
-        ),
-        ("PHALANX_KERNEL_COPY", config.kernel_copy.map_or("as measured", switch).into()),
+        ("PHALANX_STAGING", or_measured(config.staging)),
+        ("PHALANX_LIBRARY_COPY", or_measured(config.library_copy)),
+        ("PHALANX_KERNEL_COPY", or_measured(config.kernel_copy.map(switch))),
         ("PHALANX_REPRODUCIBLE", switch(config.reproducible).into()),
         ("PHALANX_SELF_TEST", switch(config.self_test).into()),
         ("PHALANX_CHECKSUM", switch(config.checksum).into()),
     ];
     let lines = build.settings().into_iter().chain(settings);
     lines.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// A choice that the ranks make by a measurement, unless it is forced.
+fn or_measured(forced: Option<impl ToString>) -> String {
+    forced.map_or_else(|| "as measured".into(), |choice| choice.to_string())
 }
 
 #[cfg(test)]

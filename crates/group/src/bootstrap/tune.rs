@@ -4,9 +4,9 @@
 use crate::bootstrap::prices::{Measured, Prices, cores};
 use crate::{ProcessGroup, join};
 use phalanx_algo::Link;
-use phalanx_core::{DType, Error, ReduceOp, Result};
+use phalanx_core::{DType, Error, LibraryCopy, ReduceOp, Result, Staging};
 use phalanx_kernels::Kernel;
-use phalanx_rendezvous::{Config, LibraryCopy, Staging, TcpStoreServer};
+use phalanx_rendezvous::{Config, TcpStoreServer};
 use phalanx_transport::{Secret, loopback};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -54,8 +54,19 @@ pub struct StagingTimes {
     pub all_gather: [(Staging, Duration); 3],
     /// Time of a broadcast of 64 KiB through memory that changes hands, by which copies are the C library's.
     pub broadcast: [(LibraryCopy, Duration); 3],
-    /// Time of a copy of 1 MiB by a thread, and by the kernel, which can copy from one process to another. `None` where the system lets no process do that.
-    pub kernel_copy: Option<[Duration; 2]>,
+    /// How well the kernel copies from one process to another. `None` where the system lets no process do that.
+    pub kernel_copy: Option<KernelCopyTimes>,
+}
+
+/// How long a copy of 1 MiB takes.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelCopyTimes {
+    /// By a thread.
+    pub thread: Duration,
+    /// By the kernel.
+    pub kernel: Duration,
+    /// Whether ranks that find this let the kernel copy between them.
+    pub is_worth_it: bool,
 }
 
 /// Measures what two ranks that share memory and have a core each find out when they meet. `None` where there are no such ranks.
@@ -75,13 +86,12 @@ pub struct StagingTimes {
 pub fn tune_staging() -> Result<Option<StagingTimes>> {
     #[cfg(target_os = "linux")]
     if cores() > 1 {
-        let (staging, copies) = phalanx_shm::measure_staging()?;
-        let phalanx_shm::StagingTimes { own, swapped, claimed } = staging;
-        let phalanx_shm::CopyTimes { never, write, always } = copies;
-        let all_gather = [(Staging::Own, own), (Staging::Swapped, swapped), (Staging::Claimed, claimed)];
-        let broadcast =
-            [(LibraryCopy::Never, never), (LibraryCopy::Write, write), (LibraryCopy::Always, always)];
-        let kernel_copy = phalanx_shm::measure_kernel_copy().ok().map(|times| [times.thread, times.kernel]);
+        let (all_gather, broadcast) = phalanx_shm::measure_staging()?;
+        let kernel_copy = phalanx_shm::measure_kernel_copy().ok().map(|times| KernelCopyTimes {
+            thread: times.thread,
+            kernel: times.kernel,
+            is_worth_it: times.is_kernel_worth_it(),
+        });
         return Ok(Some(StagingTimes { all_gather, broadcast, kernel_copy }));
     }
     Ok(None)

@@ -1,8 +1,8 @@
 //! Two ranks, wherever they stage.
 
 use super::{LENGTHS, Reach, bytes_mut, every_operation, on_team};
-use crate::library_copy::LibraryCopy;
 use crate::region::Staging;
+use phalanx_core::LibraryCopy;
 use std::sync::Barrier;
 use std::time::Duration;
 

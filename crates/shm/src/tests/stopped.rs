@@ -1,12 +1,12 @@
 //! A rank that was stopped in the middle of a copy into the memory of another, which gives up: it is killed, or waited for where the system
 //! refuses that.
 
+use super::sleeper::Sleeper;
 use super::*;
 use crate::other_process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
 
 /// Makes the kernel refuse to send signals to processes by their descriptors, as to those of another user, for the rest of this thread.
 fn refuse_to_kill() {
@@ -20,7 +20,7 @@ fn refuse_to_kill() {
 /// Rank 0 closes its team while rank 1, which is the process `peer`, holds its lease. What rank 1 does is said by `meanwhile`, which is given
 /// whether rank 0 has closed the team by now, and how to return the lease.
 fn close_while_a_lease_is_out(
-    peer: &Peer,
+    peer: &Sleeper,
     is_refused: bool,
     meanwhile: impl Fn(&dyn Fn() -> bool, &dyn Fn()) + Sync,
 ) {
@@ -44,25 +44,9 @@ fn close_while_a_lease_is_out(
     assert!(is_closed.into_inner());
 }
 
-/// A process that would take long. It does not outlive its test.
-struct Peer(Child);
-
-impl Peer {
-    fn start() -> Self {
-        Self(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn who_was_stopped_there_is_killed() {
-    let mut peer = Peer::start();
+    let mut peer = Sleeper::start();
     close_while_a_lease_is_out(&peer, false, |_, _| {});
     // By signal, and long before it would have ended by itself.
     assert!(!peer.0.wait().unwrap().success());
@@ -70,18 +54,18 @@ fn who_was_stopped_there_is_killed() {
 
 #[test]
 fn where_the_system_refuses_that_the_lease_is_waited_for() {
-    let mut peer = Peer::start();
+    let mut peer = Sleeper::start();
     close_while_a_lease_is_out(&peer, true, |is_closed, return_lease| {
         std::thread::sleep(2 * crate::team::DRAIN_TIME);
         assert!(!is_closed(), "the lease is out, and its holder lives");
         return_lease();
     });
-    assert!(peer.0.try_wait().unwrap().is_none(), "nobody could kill it");
+    assert!(peer.lives(), "nobody could kill it");
 }
 
 #[test]
 fn where_the_system_refuses_that_the_end_of_the_process_will_do() {
-    let peer = Peer::start();
+    let peer = Sleeper::start();
     let pid = Pid::from_child(&peer.0);
     close_while_a_lease_is_out(&peer, true, |is_closed, _| {
         std::thread::sleep(2 * crate::team::DRAIN_TIME);

@@ -1,6 +1,6 @@
-//! Where two ranks that share memory stage, as a program's environment may say.
+//! Where two ranks that share memory stage.
 
-use phalanx_core::Error;
+use crate::Error;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use std::str::FromStr;
 ///
 /// # Examples
 /// ```
-/// use phalanx_rendezvous::Staging;
+/// use phalanx_core::Staging;
 ///
 /// assert_eq!("swapped".parse::<Staging>()?, Staging::Swapped);
 /// assert_eq!(Staging::Own.to_string(), "own");
@@ -22,6 +22,11 @@ pub enum Staging {
     Swapped,
     /// In memory that changes hands, and that who reads it claims for writing.
     Claimed,
+}
+
+impl Staging {
+    /// All of them, the simplest first.
+    pub const ALL: [Self; 3] = [Self::Own, Self::Swapped, Self::Claimed];
 }
 
 impl FromStr for Staging {

@@ -1,6 +1,6 @@
 //! Which copies between ranks that share memory are the C library's.
 
-use phalanx_core::Error;
+use crate::Error;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use std::str::FromStr;
 ///
 /// # Examples
 /// ```
-/// use phalanx_rendezvous::LibraryCopy;
+/// use phalanx_core::LibraryCopy;
 ///
 /// assert_eq!("write".parse::<LibraryCopy>()?, LibraryCopy::Write);
 /// assert_eq!(LibraryCopy::Always.to_string(), "always");
@@ -22,6 +22,11 @@ pub enum LibraryCopy {
     Write,
     /// Those, and those that read what another rank has written.
     Always,
+}
+
+impl LibraryCopy {
+    /// All of them, the simplest first.
+    pub const ALL: [Self; 3] = [Self::Never, Self::Write, Self::Always];
 }
 
 impl FromStr for LibraryCopy {
