@@ -1,6 +1,7 @@
 //! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
 
 use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, lines, within};
+use crate::last_level_cache::last_level_cache;
 use crate::plan::{Kind, Plan};
 use crate::region::{FIRST_WORDS, INLINE_WORDS};
 use crate::span::{List, Span};
@@ -79,6 +80,12 @@ impl Transfer<'_> {
 
     fn flow(&self) -> Flow {
         if self.both_ways() { Flow::Copied } else { Flow::OneWay }
+    }
+
+    /// Whether a rank's own part is copied past the caches, which hold `cache` bytes: where all that is read and written does not fit, and one rank
+    /// writes or reads most of it. They are better left to what it has still to read.
+    fn own_goes_past(&self, cache: usize, world_size: usize) -> bool {
+        !self.both_ways() && self.largest.saturating_mul(2 * world_size) >= cache
     }
 
     /// How many parts a giver shows.
@@ -236,7 +243,7 @@ impl Team {
         let first = self.next_given(steps);
         let gives = pull.givers.contain(self.rank);
         if !gives {
-            keep_own(source, output, pull);
+            self.keep_own(source, output, pull);
         }
         let mut shows_memory = false;
         // Whose data come through staging.
@@ -262,7 +269,7 @@ impl Team {
             self.done(piece);
         }
         if gives {
-            keep_own(source, output, pull);
+            self.keep_own(source, output, pull);
         }
         if shows_memory {
             self.all_done(first + steps as u64 - 1, call)?;
@@ -316,7 +323,7 @@ impl Team {
             self.post(piece, &words[..end.div_ceil(8)]);
         }
         if !gives {
-            keep_own(source, output, pull);
+            self.keep_own(source, output, pull);
         }
         if let Some(place) = pull.place {
             for giver in self.peers().filter(|&peer| pull.givers.contain(peer)) {
@@ -329,7 +336,7 @@ impl Team {
         }
         self.done(piece);
         if gives {
-            keep_own(source, output, pull);
+            self.keep_own(source, output, pull);
         }
         Ok(())
     }
@@ -378,11 +385,38 @@ impl Team {
             }
         }
     }
+
+    /// Copies what this rank gives itself.
+    pub(crate) fn keep_own(&self, source: Span, output: Span, pull: Transfer<'_>) {
+        let Some(own) = pull.own else { return };
+        let (to, from) = (output.part(own.to.clone()), source.part(own.from.clone()));
+        if pull.own_goes_past(last_level_cache(), self.world_size) {
+            to.stream_from(from);
+        } else {
+            to.copy_own_from(from);
+        }
+    }
 }
 
-/// Copies what a rank gives itself.
-pub(crate) fn keep_own(source: Span, output: Span, pull: Transfer<'_>) {
-    if let Some(own) = pull.own {
-        output.part(own.to.clone()).copy_own_from(source.part(own.from.clone()));
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_parts_go_past_the_caches_where_one_rank_gives_or_takes_what_does_not_fit() {
+        let of = |givers, largest| Transfer {
+            same: false,
+            givers,
+            largest,
+            part: &|_| 0..0,
+            place: None,
+            own: None,
+            layout: None,
+        };
+        for givers in [Givers::Only(0), Givers::AllBut(0)] {
+            assert!(of(givers, 100).own_goes_past(800, 4) && !of(givers, 99).own_goes_past(800, 4));
+            assert!(of(givers, usize::MAX).own_goes_past(800, 4), "whatever the length");
+        }
+        assert!(!of(Givers::All, 1000).own_goes_past(800, 4));
     }
 }

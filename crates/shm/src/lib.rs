@@ -32,6 +32,7 @@ mod forced;
 mod futex;
 mod gather_scatter;
 mod hash;
+mod last_level_cache;
 mod lease;
 mod letters;
 mod library_copy;

@@ -4,7 +4,7 @@
 //! root's own part among them if it has to copy that: then the others do all the rest.
 
 use crate::copy_path::PartLocation;
-use crate::gather_scatter::{Givers, Transfer, keep_own};
+use crate::gather_scatter::{Givers, Transfer};
 use crate::span::Span;
 use crate::team::{Room, Team};
 use crate::{Call, Fault};
@@ -47,7 +47,7 @@ impl Team {
                     call,
                 )?;
             }
-            keep_own(source, output, pull);
+            self.keep_own(source, output, pull);
         } else if let Some(place) = pull.place {
             for giver in self.peers().filter(|&peer| givers.contain(peer)) {
                 let place = output.part(place(giver));
@@ -56,7 +56,7 @@ impl Team {
                 }
             }
             self.post(piece, &[0, 0, copies_own]);
-            keep_own(source, output, pull);
+            self.keep_own(source, output, pull);
             for giver in self.peers().filter(|&peer| givers.contain(peer)) {
                 let [_, _, givers_own, ..] = self.arrived(giver, piece, call)?.words();
                 let place = place(giver);

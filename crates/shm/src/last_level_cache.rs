@@ -1,0 +1,40 @@
+//! How many bytes the cores of this host keep in the cache that they share.
+
+use std::sync::OnceLock;
+
+/// What Linux says of it. A virtual machine may be told less than the processor has, or more.
+const FILE: &str = "/sys/devices/system/cpu/cpu0/cache/index3/size";
+/// As much as most processors for servers have for each group of cores, where nothing is said.
+const USUAL: usize = 32 << 20;
+
+/// The bytes of the cache that cores share, or the usual number where the system does not tell.
+pub(crate) fn last_level_cache() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| std::fs::read_to_string(FILE).ok().and_then(|text| bytes(&text)).unwrap_or(USUAL))
+}
+
+/// Reads a size as Linux writes it: `32768K`.
+fn bytes(text: &str) -> Option<usize> {
+    let text = text.trim_end();
+    let (number, unit) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 1 << 10),
+        b'M' => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    number.parse::<usize>().ok()?.checked_mul(unit).filter(|&bytes| bytes > 0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_linux_writes_them() {
+        assert_eq!(bytes("32768K\n"), Some(32 << 20));
+        assert_eq!(bytes("260M"), Some(260 << 20));
+        assert_eq!(bytes("1024"), Some(1024));
+        for text in ["", "\n", "K", "0K", "-1K", "much", "18446744073709551615K"] {
+            assert_eq!(bytes(text), None, "{text:?}");
+        }
+    }
+}
