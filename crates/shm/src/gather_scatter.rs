@@ -82,8 +82,8 @@ impl Transfer<'_> {
         if self.both_ways() { Flow::Copied } else { Flow::OneWay }
     }
 
-    /// Whether a rank's own part is copied past the caches, which hold `cache` bytes: where all that is read and written does not fit, and one rank
-    /// writes or reads most of it. They are better left to what it has still to read.
+    /// Whether a rank's own part is copied past the caches. It is where one rank reads or writes most of the data, and all that is read and
+    /// written fills the `cache` bytes that the cores share: these are better left to what that rank has still to read.
     fn own_goes_past(&self, cache: usize, world_size: usize) -> bool {
         !self.both_ways() && self.largest.saturating_mul(2 * world_size) >= cache
     }
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_parts_go_past_the_caches_where_one_rank_gives_or_takes_what_does_not_fit() {
+    fn own_parts_go_past_the_caches_where_one_rank_gives_or_takes_what_fills_them() {
         let of = |givers, largest| Transfer {
             same: false,
             givers,

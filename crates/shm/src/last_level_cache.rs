@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// What Linux says of it. A virtual machine may be told less than the processor has, or more.
 const FILE: &str = "/sys/devices/system/cpu/cpu0/cache/index3/size";
-/// As much as most processors for servers have for each group of cores, where nothing is said.
+/// What a group of cores of an EPYC shares: taken where nothing is said.
 const USUAL: usize = 32 << 20;
 
 /// The bytes of the cache that cores share, or the usual number where the system does not tell.
