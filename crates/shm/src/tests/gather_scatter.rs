@@ -1,6 +1,7 @@
 //! Gather and scatter of blocks of several lengths, in place on the root and not.
 
 use super::{Rank, Reach, bytes, bytes_mut, on_team, value};
+use crate::last_level_cache::last_level_cache;
 use crate::{Buffers, Fault, Givers, Own, Transfer};
 use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, OpKind};
@@ -65,6 +66,18 @@ impl Rank {
         .unwrap();
         assert!(rank == root && own.is_none() || output == input[block], "scatter of {len}");
     }
+}
+
+/// Where the cache is so large that this would take long, it all fits.
+#[test]
+fn what_fills_the_caches_arrives() {
+    /// More elements than fit, where the cache that cores share has 128 MiB at most.
+    const MOST: usize = 8 << 20;
+    let len = (last_level_cache() / (2 * 2 * size_of::<u32>())).min(MOST);
+    on_team(2, false, Reach::Staging, |rank| {
+        rank.gather(len, 2, 0);
+        rank.scatter(len, 4, 1);
+    });
 }
 
 /// A giver may be told of another length than the taker has room for.
