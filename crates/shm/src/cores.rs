@@ -6,7 +6,7 @@
 
 use crate::region::Region;
 use crate::sync::Ordering;
-use phalanx_transport::wait_policy::move_to;
+use phalanx_transport::wait_policy::{CoreSharing, move_to};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu};
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,10 @@ fn cores_in(set: &CpuSet) -> impl Iterator<Item = usize> {
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core))
 }
 
-/// Puts rank `rank` on the core where it begins: ranks are started side by side on one core.
-pub(crate) fn begin(rank: usize) {
+/// Puts a rank on the core where it begins: ranks are started side by side on one core.
+pub(crate) fn begin(rank: usize, world_size: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
-    let nth = rank.checked_rem(allowed.count() as usize);
-    if let Some(core) = nth.and_then(|nth| cores_in(&allowed).nth(nth)) {
+    if let Some(core) = CoreSharing::WithNeighbours.home_core(rank, world_size, &allowed) {
         move_to(core, &allowed);
     }
 }

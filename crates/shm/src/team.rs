@@ -140,7 +140,7 @@ impl Team {
             scratch: Vec::new(),
             forced: Forced::default(),
         };
-        cores::begin(rank);
+        cores::begin(rank, world_size);
         team.run(call, Plan::of(Kind::Join, MemoryWay::Mutual), |team, call| team.meet(crowded, call))?;
         Ok(team)
     }

@@ -76,6 +76,28 @@ impl Company {
     }
 }
 
+/// How the ranks of a host share its cores, where they outnumber them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoreSharing {
+    /// Each with its neighbours. Where ranks share memory, messages between neighbours then stay in the caches of one core, and take half the time.
+    WithNeighbours,
+    /// Neighbours on different cores. Over TCP short operations are faster so: the kernel of one core sends while that of another receives.
+    WithOthers,
+}
+
+#[cfg(target_os = "linux")]
+impl CoreSharing {
+    /// The core on which a rank belongs, the `nth` of `ranks` on its host, of those that it may use.
+    pub fn home_core(self, nth: usize, ranks: usize, allowed: &rustix::thread::CpuSet) -> Option<usize> {
+        let cores = allowed.count() as usize;
+        let turn = match self {
+            Self::WithNeighbours if ranks > cores => nth * cores / ranks,
+            _ => nth.checked_rem(cores)?,
+        };
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(turn)
+    }
+}
+
 /// Moves this thread to one of the cores that it may use, once: then it may go where it likes again.
 #[cfg(target_os = "linux")]
 pub fn move_to(core: usize, allowed: &rustix::thread::CpuSet) {
@@ -94,6 +116,25 @@ mod tests {
     const AT_ONCE: Duration = Duration::from_nanos(300);
     const BY_A_RANK: Duration = Duration::from_micros(5);
     const ALONE_TIME: Duration = Duration::from_micros(7);
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn ranks_that_outnumber_cores_share_them_with_neighbours_or_with_others() {
+        use CoreSharing::{WithNeighbours, WithOthers};
+        let mut allowed = rustix::thread::CpuSet::new();
+        assert_eq!([WithNeighbours, WithOthers].map(|sharing| sharing.home_core(0, 1, &allowed)), [None; 2]);
+        [3, 5, 8].into_iter().for_each(|core| allowed.set(core));
+        let homes = |sharing: CoreSharing, ranks| {
+            (0..ranks).map(|nth| sharing.home_core(nth, ranks, &allowed).unwrap()).collect::<Vec<_>>()
+        };
+        for sharing in [WithNeighbours, WithOthers] {
+            assert_eq!(homes(sharing, 2), [3, 5]);
+            assert_eq!(homes(sharing, 3), [3, 5, 8]);
+        }
+        assert_eq!(homes(WithNeighbours, 4), [3, 3, 5, 8]);
+        assert_eq!(homes(WithNeighbours, 8), [3, 3, 3, 5, 5, 5, 8, 8]);
+        assert_eq!(homes(WithOthers, 8), [3, 5, 8, 3, 5, 8, 3, 5]);
+    }
 
     #[test]
     fn a_rank_on_the_core_is_remembered_for_a_while() {

@@ -1,6 +1,6 @@
 //! How a thread waits: first awake, because waking a sleeper takes longer than most messages; then asleep.
 
-use super::core_placement::CorePlacement;
+use super::core_placement::{CorePlacement, LocalPlace};
 use phalanx_transport::wait_policy::{AWAKE_TIME, Company};
 use phalanx_transport::{Wait, WakeSource, Waker};
 use std::cell::{Cell, RefCell};
@@ -32,8 +32,8 @@ impl Core {
 pub(crate) struct HostPlace {
     /// Whether ranks outnumber cores: then whoever spins keeps another from working.
     pub(crate) crowded: bool,
-    /// Its number among the ranks of the host, if there are others.
-    pub(crate) placement: Option<usize>,
+    /// Its place among the ranks of the host, if there are others.
+    pub(crate) local: Option<LocalPlace>,
 }
 
 /// One operation's waiting.
@@ -53,7 +53,7 @@ impl Backoff {
 
     /// For a thread that drives the jobs of a group, whose waker others know. The rank's core is the program's.
     pub(crate) fn sleeping_on(waker: &Waker, host_place: HostPlace) -> Self {
-        Self { wait: Some(Wait::on(waker.clone())), ..Self::new(HostPlace { placement: None, ..host_place }) }
+        Self { wait: Some(Wait::on(waker.clone())), ..Self::new(HostPlace { local: None, ..host_place }) }
     }
 
     /// Something moved.
@@ -86,8 +86,8 @@ impl Backoff {
             std::thread::yield_now();
             let back = Instant::now();
             core.company.judge(back - now, back);
-            if let Some(local_rank) = self.host_place.placement.filter(|_| core.company.was_seen()) {
-                core.placement.look(local_rank, back);
+            if let Some(local) = self.host_place.local.filter(|_| core.company.was_seen()) {
+                core.placement.look(local, back);
             }
             CORE.set(core);
         }

@@ -18,9 +18,11 @@ use crate::engine::core::Core;
 use crate::engine::operation::Operation;
 use crate::trace::clock;
 use backoff::{Backoff, HostPlace};
+use core_placement::LocalPlace;
 use job_list::JobList;
 use own_thread::OwnThread;
 use phalanx_core::Result;
+use phalanx_transport::wait_policy::CoreSharing;
 use phalanx_transport::{AtOnce, Direction, WakeSource, Waker, Wire};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +31,9 @@ use std::time::{Duration, Instant};
 /// How often an operation is polled before the clock is read, where each rank has a core: a peer that is at work answers sooner than the clock
 /// would have been read a few times.
 const UNTIMED_POLLS: u32 = 500;
+/// How often a message in shared memory is looked for before it becomes one that others wait behind, where ranks share cores: the core is given away after each look, and
+/// the ranks that share it may each have to run before the sender does. Over TCP a look is a system call, and there is one.
+const CROWDED_POLLS: u32 = 32;
 
 /// An operation that owns its buffer and knows whom to tell.
 pub(crate) trait Job: Operation + Send {
@@ -71,12 +76,15 @@ impl Engine {
     pub(crate) fn new(health: Arc<GroupHealth>, wire: Wire) -> Self {
         let source = wire.wake_source();
         let place = health.job.place();
-        let placement = (place.local_world_size > 1).then_some(place.local_rank);
+        // Those that wake each other through memory exchange messages through it.
+        let sharing = if source.is_some() { CoreSharing::WithNeighbours } else { CoreSharing::WithOthers };
+        let (rank, world_size) = (place.local_rank, place.local_world_size);
+        let local = (world_size > 1).then_some(LocalPlace { rank, world_size, sharing });
         let core = Core::new(health.clone(), wire, clock::now);
         Self {
             core: Mutex::new(core),
             contenders: AtomicUsize::new(0),
-            host_place: HostPlace { crowded: health.job.ranks_share_cores(), placement },
+            host_place: HostPlace { crowded: health.job.ranks_share_cores(), local },
             health,
             wakers: Mutex::default(),
             jobs: JobList::default(),
@@ -165,17 +173,27 @@ impl Engine {
     /// Whether it is done.
     pub(crate) fn poll_awake(&self, mut poll: impl FnMut(&mut Core) -> AtOnce) -> bool {
         let mut core = self.lock();
-        let polls = if self.host_place.crowded { 1 } else { UNTIMED_POLLS };
-        for _ in 0..polls {
+        let mut backoff = Backoff::new(self.host_place);
+        let polls = match self.host_place.crowded {
+            false => UNTIMED_POLLS,
+            true if self.source.is_some() => CROWDED_POLLS,
+            true => 1,
+        };
+        for turn in 0..polls {
+            match self.host_place.crowded {
+                _ if turn == 0 => {}
+                false => std::hint::spin_loop(),
+                true => backoff.pause(),
+            }
             match poll(&mut core) {
                 AtOnce::Done => return true,
                 AtOnce::Impossible => return false,
                 AtOnce::NotYet => {}
             }
-            if self.contenders.load(Ordering::Relaxed) > 0 || self.health.latch.cause().is_some() {
+            let is_contended = self.contenders.load(Ordering::Relaxed) > 0;
+            if is_contended || backoff.is_at_end() || self.health.latch.cause().is_some() {
                 return false;
             }
-            std::hint::spin_loop();
         }
         false
     }
