@@ -3,8 +3,12 @@
 //! What a rank stages goes to lines that others have read last, and must be taken from them. (Where two ranks both give, in cells that change hands, each owns the lines that it writes.) Vectors take one after the other. The C library may copy by `rep movsb`, which writes whole lines
 //! without reading them, and may ask for many lines at once where it reads what another has written. Which is faster depends on the processor, so it is measured: in an operation itself, once in the life of a process. A program can say which it
 //! wants, too.
+//!
+//! Of two ranks the whole operation is timed, in which one writes while the other reads. More ranks often share cores, and start beside other processes: there an operation takes as long as the
+//! others are let run. So their copies are timed, without the waits between them.
 
 use crate::choice::fastest;
+use crate::copy_clock::CopyClock;
 use crate::library_copy::{Among, found, remember};
 use crate::span::Span;
 use crate::stores::Stores;
@@ -14,7 +18,7 @@ use phalanx_algo::MemoryWay;
 use phalanx_core::LibraryCopy;
 use std::time::{Duration, Instant};
 
-/// How long an operation takes by which copies are the C library's: a broadcast of 64 KiB between two ranks, or an all_gather of 256 KiB of all of more.
+/// How long it takes by which copies are the C library's: a broadcast of 64 KiB between two ranks, or the copies of an all_gather of 256 KiB of all of more.
 pub(crate) type CopyTimes = [(LibraryCopy, Duration); 3];
 
 /// Bytes that one of two ranks gives: so many that most of the time is that of lines that change hands, in whichever copy.
@@ -27,11 +31,11 @@ const GIVER: usize = 1;
 const BEFORE: u32 = 2;
 /// Operations that are timed together.
 const TOGETHER: u32 = 4;
-/// Times that each of them is tried at least, by turns, unless that takes too long. The shortest counts.
+/// Times that each of them is tried at least, by turns, unless that takes too long.
 const TRIES: usize = 8;
-/// With each rank an operation may take so long. One that takes longer was disturbed: where many processes start at once, two ranks may share a core for a while.
+/// With each of two ranks an operation may take so long. One that takes longer was disturbed: where many processes start at once, they may share a core for a while.
 const UNDISTURBED: Duration = Duration::from_micros(20);
-/// How long they are tried until one of each was not disturbed.
+/// How long they are tried until one of each was not disturbed, and at most.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl Team {
@@ -43,11 +47,8 @@ impl Team {
         let among = Among::of(self.world_size);
         let best = self.choose_way(&LibraryCopy::ALL, found(among), call, |team, call| {
             let times = team.time_copies(call)?;
-            tracing::debug!(
-                world_size = team.world_size,
-                ?times,
-                "an operation, by which copies are the C library's"
-            );
+            let world_size = team.world_size;
+            tracing::debug!(world_size, ?times, "by which copies are the C library's");
             Ok(fastest(&times))
         })?;
         remember(among, best);
@@ -55,15 +56,101 @@ impl Team {
         Ok(())
     }
 
-    /// How long an operation takes by which copies.
+    /// How long it takes by which copies: [`CopyTimes`].
     pub(crate) fn time_copies(&mut self, call: &mut Call<'_>) -> std::result::Result<CopyTimes, Fault> {
-        let (len, givers) = match Among::of(self.world_size) {
+        let among = Among::of(self.world_size);
+        let (len, givers) = match among {
             Among::Pair => (PAIR_LEN, Givers::Only(GIVER)),
             Among::Many => ((LEN / self.world_size).next_multiple_of(64), Givers::All),
         };
         let mut buffer = vec![1u8; self.world_size * len];
         // SAFETY: the vector outlives the span, and is used through it alone.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
+        // All staging of the others is mapped then.
+        self.copies_by(LibraryCopy::Never, self.region.slots() as u32, buffer, givers, call)?;
+        let times = match among {
+            Among::Pair => self.time_operations(buffer, givers, call),
+            Among::Many => self.time_copies_alone(buffer, givers, call),
+        };
+        self.stores = Stores::default();
+        times
+    }
+
+    /// How long the whole operation takes: the shortest of each.
+    fn time_operations(
+        &mut self,
+        buffer: Span,
+        givers: Givers,
+        call: &mut Call<'_>,
+    ) -> std::result::Result<CopyTimes, Fault> {
+        let mut shortest = LibraryCopy::ALL.map(|choice| (choice, Duration::MAX));
+        let first = Instant::now();
+        for tries in 1.. {
+            for (choice, shortest) in &mut shortest {
+                self.copies_by(*choice, BEFORE, buffer, givers, call)?;
+                // Both begin at the same time.
+                self.exchange([0; 3], call)?;
+                let begun = Instant::now();
+                self.copies_by(*choice, TOGETHER, buffer, givers, call)?;
+                *shortest = (*shortest).min(begun.elapsed() / TOGETHER);
+                self.exchange([0; 3], call)?;
+            }
+            let is_sure = tries >= TRIES && shortest.iter().all(|(_, time)| *time < 2 * UNDISTURBED);
+            if self.is_enough(is_sure || first.elapsed() > PATIENCE, call)? {
+                break;
+            }
+        }
+        Ok(shortest)
+    }
+
+    /// How long the copies of all ranks take together in an operation.
+    fn time_copies_alone(
+        &mut self,
+        buffer: Span,
+        givers: Givers,
+        call: &mut Call<'_>,
+    ) -> std::result::Result<CopyTimes, Fault> {
+        let mut clocks = LibraryCopy::ALL.map(|choice| (choice, Some(CopyClock::new(self.world_size))));
+        let first = Instant::now();
+        for tries in 1.. {
+            for (choice, clock) in &mut clocks {
+                self.copies_by(*choice, BEFORE, buffer, givers, call)?;
+                self.copy_clock = clock.take();
+                self.copies_by(*choice, TOGETHER, buffer, givers, call)?;
+                *clock = self.copy_clock.take();
+            }
+            if self.is_enough(tries >= TRIES || first.elapsed() > PATIENCE, call)? {
+                break;
+            }
+        }
+        let own = clocks.each_mut().map(|(_, clock)| {
+            let sum = clock.as_mut().map_or(Duration::MAX, CopyClock::sum_of_medians);
+            sum.as_nanos().try_into().unwrap_or(u64::MAX)
+        });
+        let all = self.exchange(own, call)?;
+        let of_all = |n: usize| all.iter().fold(0u64, |sum, words| sum.saturating_add(words[n]));
+        let mut sums = (0..).map(|n| Duration::from_nanos(of_all(n)));
+        Ok(clocks.map(|(choice, _)| (choice, sums.next().unwrap_or_default())))
+    }
+
+    /// Whether rank 0 says so.
+    fn is_enough(&mut self, is_enough: bool, call: &mut Call<'_>) -> std::result::Result<bool, Fault> {
+        Ok(self.exchange([is_enough.into(), 0, 0], call)?[0][0] != 0)
+    }
+
+    /// Exchanges the parts of `buffer` with such copies, so many times.
+    fn copies_by(
+        &mut self,
+        choice: LibraryCopy,
+        times: u32,
+        buffer: Span,
+        givers: Givers,
+        call: &mut Call<'_>,
+    ) -> std::result::Result<(), Fault> {
+        self.region.copy_by_library(choice);
+        // What it knows it has learned the other way.
+        self.stores = Stores::default();
+        let len = buffer.len() / self.world_size;
         let place = |rank: usize| rank * len..(rank + 1) * len;
         let own = place(self.rank);
         let part = |_: usize| own.clone();
@@ -77,33 +164,9 @@ impl Team {
             own: None,
             layout: None,
         };
-        let undisturbed = UNDISTURBED * self.world_size as u32;
-        let mut shortest = LibraryCopy::ALL.map(|choice| (choice, Duration::MAX));
-        let first = Instant::now();
-        for tries in 1.. {
-            for (choice, shortest) in &mut shortest {
-                self.region.copy_by_library(*choice);
-                // What it knows it has learned the other way.
-                self.stores = Stores::default();
-                let mut begun = Instant::now();
-                for n in 0..BEFORE + TOGETHER {
-                    if n == BEFORE {
-                        // All begin at the same time.
-                        self.exchange([0; 3], call)?;
-                        begun = Instant::now();
-                    }
-                    self.pull_spans(MemoryWay::Staged, call, buffer, buffer, transfer)?;
-                }
-                *shortest = (*shortest).min(begun.elapsed() / TOGETHER);
-                self.exchange([0; 3], call)?;
-            }
-            let is_sure = tries >= TRIES && shortest.iter().all(|(_, time)| *time < undisturbed);
-            let is_enough = is_sure || first.elapsed() > PATIENCE;
-            if self.exchange([is_enough.into(), 0, 0], call)?[0][0] != 0 {
-                break;
-            }
+        for _ in 0..times {
+            self.pull_spans(MemoryWay::Staged, call, buffer, buffer, transfer)?;
         }
-        self.stores = Stores::default();
-        Ok(shortest)
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@ use crate::team::{Room, Team};
 use crate::{Call, Fault};
 use phalanx_algo::MemoryWay;
 use std::ops::Range;
+use std::time::Instant;
 
 /// The bytes from which a part that lies in a window is read there.
 pub(crate) const WINDOW_BYTES: usize = 2 << 10;
@@ -134,7 +135,9 @@ impl Team {
             CopyPath::Staged(len) => {
                 let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
                 if !window || step > 0 {
+                    let begun = self.begins_copy();
                     let hand_back = self.stage_parts(offer, len, step, piece);
+                    self.ends_copy(self.rank, begun);
                     self.post(piece, &[if hand_back { STAGED_HAND_BACK } else { STAGED }]);
                     return Ok(false);
                 }
@@ -152,6 +155,18 @@ impl Team {
         }
         self.post(piece, &[kind]);
         Ok(true)
+    }
+
+    /// The time, if it is measured how long copies take.
+    pub(crate) fn begins_copy(&self) -> Option<Instant> {
+        self.copy_clock.is_some().then(Instant::now)
+    }
+
+    /// A copy of bytes of `rank` has ended.
+    pub(crate) fn ends_copy(&mut self, rank: usize, begun: Option<Instant>) {
+        if let (Some(clock), Some(begun)) = (&mut self.copy_clock, begun) {
+            clock.ended(rank, begun);
+        }
     }
 
     /// The first word of a post that says where a buffer is, and where it begins there.

@@ -371,8 +371,10 @@ impl Team {
         };
         match found {
             PartLocation::Staged => {
+                let begun = self.begins_copy();
                 self.region.get(output.part(range), staged, writes_next);
                 self.hand_back(giver, piece, staged);
+                self.ends_copy(giver, begun);
                 Ok(true)
             }
             PartLocation::Mapped(part) => {

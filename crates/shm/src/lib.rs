@@ -24,6 +24,7 @@ mod broadcast;
 mod cells;
 mod choice;
 mod copy_choice;
+mod copy_clock;
 mod copy_path;
 mod copy_probe;
 mod cores;

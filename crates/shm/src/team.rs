@@ -6,6 +6,7 @@
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
 use crate::backoff::Backoff;
+use crate::copy_clock::CopyClock;
 use crate::copy_probe::{kernel_copies_are_worth_it, kernel_copies_were_measured};
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
@@ -82,6 +83,8 @@ pub struct Team {
     unwatched: u32,
     /// Room for what is read from other address spaces.
     pub(crate) scratch: Vec<u64>,
+    /// While it is measured how long copies take.
+    pub(crate) copy_clock: Option<CopyClock>,
     forced: Forced,
 }
 
@@ -138,6 +141,7 @@ impl Team {
             unheard: false,
             unwatched: 0,
             scratch: Vec::new(),
+            copy_clock: None,
             forced: Forced::default(),
         };
         cores::begin(rank, world_size);
