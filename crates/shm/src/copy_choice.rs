@@ -31,15 +31,17 @@ const GIVER: usize = 1;
 const BEFORE: u32 = 2;
 /// Operations that are timed together.
 const TOGETHER: u32 = 4;
-/// Times that each of them is tried at least, by turns, unless that takes too long.
+/// Times that each of them is tried, by turns, unless that takes too long.
 const TRIES: usize = 8;
+/// Times that copies alone are tried however long that takes: of fewer the medians say little.
+const TRIES_MIN: usize = 3;
 /// With each of two ranks an operation may take so long. One that takes longer was disturbed: where many processes start at once, they may share a core for a while.
 const UNDISTURBED: Duration = Duration::from_micros(20);
-/// How long they are tried until one of each was not disturbed, and at most.
+/// How long they are tried until one of each was not disturbed, or as often as they should be.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl Team {
-    /// Sets which copies are the C library's. Collective; where it is to be measured that takes 144 operations, or ten milliseconds where other processes disturb them.
+    /// Sets which copies are the C library's. Collective; where it is to be measured that takes 144 operations; about ten milliseconds where other processes disturb them.
     pub(crate) fn choose_copy(&mut self, call: &mut Call<'_>) -> std::result::Result<(), Fault> {
         if self.world_size == 1 {
             return Ok(());
@@ -67,7 +69,7 @@ impl Team {
         // SAFETY: the vector outlives the span, and is used through it alone.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
         // All staging of the others is mapped then.
-        self.copies_by(LibraryCopy::Never, self.region.slots() as u32, buffer, givers, call)?;
+        self.exchange_parts(self.region.slots() as u32, buffer, givers, call)?;
         let times = match among {
             Among::Pair => self.time_operations(buffer, givers, call),
             Among::Many => self.time_copies_alone(buffer, givers, call),
@@ -87,16 +89,17 @@ impl Team {
         let first = Instant::now();
         for tries in 1.. {
             for (choice, shortest) in &mut shortest {
-                self.copies_by(*choice, BEFORE, buffer, givers, call)?;
+                self.copy_anew_by(*choice);
+                self.exchange_parts(BEFORE, buffer, givers, call)?;
                 // Both begin at the same time.
                 self.exchange([0; 3], call)?;
                 let begun = Instant::now();
-                self.copies_by(*choice, TOGETHER, buffer, givers, call)?;
+                self.exchange_parts(TOGETHER, buffer, givers, call)?;
                 *shortest = (*shortest).min(begun.elapsed() / TOGETHER);
                 self.exchange([0; 3], call)?;
             }
             let is_sure = tries >= TRIES && shortest.iter().all(|(_, time)| *time < 2 * UNDISTURBED);
-            if self.is_enough(is_sure || first.elapsed() > PATIENCE, call)? {
+            if self.rank_0_says(is_sure || first.elapsed() > PATIENCE, call)? {
                 break;
             }
         }
@@ -114,12 +117,14 @@ impl Team {
         let first = Instant::now();
         for tries in 1.. {
             for (choice, clock) in &mut clocks {
-                self.copies_by(*choice, BEFORE, buffer, givers, call)?;
+                self.copy_anew_by(*choice);
+                self.exchange_parts(BEFORE, buffer, givers, call)?;
                 self.copy_clock = clock.take();
-                self.copies_by(*choice, TOGETHER, buffer, givers, call)?;
+                self.exchange_parts(TOGETHER, buffer, givers, call)?;
                 *clock = self.copy_clock.take();
             }
-            if self.is_enough(tries >= TRIES || first.elapsed() > PATIENCE, call)? {
+            let is_late = first.elapsed() > PATIENCE;
+            if self.rank_0_says(tries >= TRIES || is_late && tries >= TRIES_MIN, call)? {
                 break;
             }
         }
@@ -129,27 +134,29 @@ impl Team {
         });
         let all = self.exchange(own, call)?;
         let of_all = |n: usize| all.iter().fold(0u64, |sum, words| sum.saturating_add(words[n]));
-        let mut sums = (0..).map(|n| Duration::from_nanos(of_all(n)));
-        Ok(clocks.map(|(choice, _)| (choice, sums.next().unwrap_or_default())))
+        Ok(std::array::from_fn(|n| (LibraryCopy::ALL[n], Duration::from_nanos(of_all(n)))))
     }
 
-    /// Whether rank 0 says so.
-    fn is_enough(&mut self, is_enough: bool, call: &mut Call<'_>) -> std::result::Result<bool, Fault> {
-        Ok(self.exchange([is_enough.into(), 0, 0], call)?[0][0] != 0)
+    /// What rank 0 says of it, to all.
+    fn rank_0_says(&mut self, is_so: bool, call: &mut Call<'_>) -> std::result::Result<bool, Fault> {
+        Ok(self.exchange([is_so.into(), 0, 0], call)?[0][0] != 0)
     }
 
-    /// Exchanges the parts of `buffer` with such copies, so many times.
-    fn copies_by(
+    /// From here on copies are such ones.
+    fn copy_anew_by(&mut self, choice: LibraryCopy) {
+        self.region.copy_by_library(choice);
+        // What it knows it has learned the other way.
+        self.stores = Stores::default();
+    }
+
+    /// Exchanges the parts of `buffer`, so many times.
+    fn exchange_parts(
         &mut self,
-        choice: LibraryCopy,
         times: u32,
         buffer: Span,
         givers: Givers,
         call: &mut Call<'_>,
     ) -> std::result::Result<(), Fault> {
-        self.region.copy_by_library(choice);
-        // What it knows it has learned the other way.
-        self.stores = Stores::default();
         let len = buffer.len() / self.world_size;
         let place = |rank: usize| rank * len..(rank + 1) * len;
         let own = place(self.rank);
