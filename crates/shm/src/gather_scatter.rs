@@ -2,6 +2,7 @@
 
 use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, lines, within};
 use crate::last_level_cache::last_level_cache;
+use crate::library_copy::writes;
 use crate::plan::{Kind, Plan};
 use crate::region::{FIRST_WORDS, INLINE_WORDS};
 use crate::span::{List, Span};
@@ -11,8 +12,10 @@ use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, OpKind};
 use std::ops::Range;
 
-/// The most bytes whose lines a rank claims before it knows whether it will stage anything there.
+/// The most bytes whose lines a rank claims before it knows whether it will stage anything there: where vectors write them, and where the C library's copy does, which
+/// from there on takes whole lines without reading them.
 const CLAIMED_AHEAD_MAX: usize = 8 << 10;
+const CLAIMED_AHEAD_MAX_BY_LIBRARY: usize = 2 << 10;
 
 /// A pattern of giving and taking. Ranges are in bytes; they are known where they are named and need not be elsewhere.
 #[derive(Clone, Copy)]
@@ -279,7 +282,9 @@ impl Team {
 
     /// Asks for the lines in which this rank would stage as much after `piece`, which its readers have.
     pub(crate) fn claim_next(&self, offer: Parts<'_>, piece: u64) {
-        if offer.largest <= CLAIMED_AHEAD_MAX && (offer.same || self.world_size == 2) {
+        let by_library = writes(self.region.library_copy());
+        let max = if by_library { CLAIMED_AHEAD_MAX_BY_LIBRARY } else { CLAIMED_AHEAD_MAX };
+        if offer.largest <= max && (offer.same || self.world_size == 2) {
             self.given(self.rank, piece + 1).part(0..offer.largest).claim();
         }
     }
