@@ -97,7 +97,7 @@ impl Team {
         own.part(0..input.len()).copy_from(input);
         let piece = self.next_piece();
         self.reserve(piece, Room::Line, call)?;
-        self.post_data(piece, &words[..input.len().div_ceil(8)]);
+        self.post(piece, &words[..input.len().div_ceil(8)]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
                 let data = self.region.slot(peer, piece).lines().part(part.clone());

@@ -135,6 +135,10 @@ impl Team {
             CopyPath::Staged(len) => {
                 let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
                 if !window || step > 0 {
+                    if writes(self.region.library_copy()) {
+                        // While this rank copies; not before, see `post`.
+                        self.region.slot(self.rank, piece).claim(1);
+                    }
                     let begun = self.begins_copy();
                     let hand_back = self.stage_parts(offer, len, step, piece);
                     self.ends_copy(self.rank, begun);

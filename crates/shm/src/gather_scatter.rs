@@ -325,7 +325,7 @@ impl Team {
                 self.peers().for_each(show);
             }
             // The fewer lines are written, the sooner they are there.
-            self.post_data(piece, &words[..end.div_ceil(8)]);
+            self.post(piece, &words[..end.div_ceil(8)]);
         }
         if !gives {
             self.keep_own(source, output, pull);

@@ -30,6 +30,8 @@ pub(crate) const SLOT_LEN: usize = 256 << 10;
 pub(crate) const SLICE_BYTES: usize = 32 << 10;
 /// Words that travel in the lines of the flag itself: the smallest operations need no more from each rank.
 pub(crate) const INLINE_WORDS: usize = phalanx_algo::INLINE_BYTES / 8;
+/// Words in the line of the flag.
+pub(crate) const LINE_WORDS: usize = (64 - offset_of!(Slot, words)) / 8;
 /// Words in the first two lines, which come together. They are asked for before they are written, whatever comes next.
 pub(crate) const FIRST_WORDS: usize = phalanx_algo::INLINE_SUM_BYTES / 8;
 

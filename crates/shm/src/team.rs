@@ -15,7 +15,7 @@ use crate::hash::mix;
 use crate::library_copy::writes;
 use crate::other_process::{Process, Processes, pid_namespace, word_of};
 use crate::plan::{Kind, Plan};
-use crate::region::{CELLS, FIRST_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
+use crate::region::{CELLS, LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::sync::Ordering;
@@ -384,30 +384,16 @@ impl Team {
         Ok(())
     }
 
-    /// Shows the others the own slot for `piece`, with `words` in its lines that say what this rank does.
+    /// Shows the others the own slot for `piece`, with `words` in its lines.
+    ///
+    /// The lines must be taken from those that have read them. On most processors that is asked for while this rank waits for others after the piece before. On those on which
+    /// the C library's copies are the faster ones it is asked for now: all lines at once, and not one after the other as they are written.
     pub(crate) fn post(&mut self, piece: u64, words: &[u64]) {
-        self.publish(piece, words);
-        if !writes(self.region.library_copy()) {
-            self.claim_slot(piece + 1, words.len());
-        }
-    }
-
-    /// As [`post`](Self::post), with words that are the data themselves.
-    pub(crate) fn post_data(&mut self, piece: u64, words: &[u64]) {
-        self.publish(piece, words);
-        if words.len() <= FIRST_WORDS || !writes(self.region.library_copy()) {
-            self.claim_slot(piece + 1, words.len());
-        }
-    }
-
-    /// A slot's lines must be taken from those that have read them before this rank writes them. That is asked for while it waits for others. On a processor on which the C
-    /// library's copies are the faster ones, it pays only where data travel in the first lines.
-    fn claim_slot(&self, piece: u64, words: usize) {
-        self.region.slot(self.rank, piece).claim(words);
-    }
-
-    fn publish(&mut self, piece: u64, words: &[u64]) {
+        let asks_ahead = !writes(self.region.library_copy());
         let slot = self.region.slot(self.rank, piece);
+        if !asks_ahead && words.len() > LINE_WORDS {
+            slot.claim(words.len());
+        }
         for (to, from) in slot.words.iter().zip(words) {
             to.store(*from, Ordering::Relaxed);
         }
@@ -416,6 +402,9 @@ impl Team {
         slot.signature.store(self.shown_index as u32, Ordering::Relaxed);
         slot.posted.publish(piece);
         self.unheard = true;
+        if asks_ahead {
+            self.region.slot(self.rank, piece + 1).claim(words.len());
+        }
     }
 
     /// Waits for what `peer` posts for `piece`.
