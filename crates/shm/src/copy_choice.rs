@@ -4,8 +4,8 @@
 //! without reading them, and may ask for many lines at once where it reads what another has written. Which is faster depends on the processor, so it is measured: in an operation itself, once in the life of a process. A program can say which it
 //! wants, too.
 //!
-//! Of two ranks the whole operation is timed, in which one writes while the other reads. More ranks often share cores, and start beside other processes: there an operation takes as long as the
-//! others are let run. So their copies are timed, without the waits between them.
+//! Of two ranks the whole operation is timed, in which one writes while the other reads. More ranks often share cores, and all may start beside other processes: there an operation takes as
+//! long as the others are let run. Then copies are timed alone, without the waits between them.
 
 use crate::choice::fastest;
 use crate::copy_clock::CopyClock;
@@ -33,15 +33,13 @@ const BEFORE: u32 = 2;
 const TOGETHER: u32 = 4;
 /// Times that each of them is tried, by turns, unless that takes too long.
 const TRIES: usize = 8;
-/// Times that copies alone are tried however long that takes: of fewer the medians say little.
+/// Times that they are tried however long that takes: the medians of fewer say little.
 const TRIES_MIN: usize = 3;
-/// With each of two ranks an operation may take so long. One that takes longer was disturbed: where many processes start at once, they may share a core for a while.
-const UNDISTURBED: Duration = Duration::from_micros(20);
-/// How long they are tried until one of each was not disturbed, or as often as they should be.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// How long that may take. Two ranks that nobody disturbs are done in one or two milliseconds.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 impl Team {
-    /// Sets which copies are the C library's. Collective; where it is to be measured that takes 144 operations; about ten milliseconds where other processes disturb them.
+    /// Sets which copies are the C library's. Collective; where it is to be measured that takes 144 operations; five milliseconds or more where other processes disturb them.
     pub(crate) fn choose_copy(&mut self, call: &mut Call<'_>) -> std::result::Result<(), Fault> {
         if self.world_size == 1 {
             return Ok(());
@@ -70,83 +68,54 @@ impl Team {
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
         // All staging of the others is mapped then.
         self.exchange_parts(self.region.slots() as u32, buffer, givers, call)?;
-        let times = match among {
-            Among::Pair => self.time_operations(buffer, givers, call),
-            Among::Many => self.time_copies_alone(buffer, givers, call),
-        };
-        self.stores = Stores::default();
-        times
-    }
-
-    /// How long the whole operation takes: the shortest of each.
-    fn time_operations(
-        &mut self,
-        buffer: Span,
-        givers: Givers,
-        call: &mut Call<'_>,
-    ) -> std::result::Result<CopyTimes, Fault> {
-        let mut shortest = LibraryCopy::ALL.map(|choice| (choice, Duration::MAX));
+        let mut shortest = [Duration::MAX; 3];
+        let mut clocks = [(); 3].map(|()| Some(CopyClock::new(self.world_size)));
         let first = Instant::now();
         for tries in 1.. {
-            for (choice, shortest) in &mut shortest {
-                self.copy_anew_by(*choice);
+            for (n, choice) in LibraryCopy::ALL.into_iter().enumerate() {
+                self.region.copy_by_library(choice);
+                // What it knows it has learned the other way.
+                self.stores = Stores::default();
                 self.exchange_parts(BEFORE, buffer, givers, call)?;
-                // Both begin at the same time.
+                // All begin at the same time.
                 self.exchange([0; 3], call)?;
+                self.copy_clock = clocks[n].take();
                 let begun = Instant::now();
                 self.exchange_parts(TOGETHER, buffer, givers, call)?;
-                *shortest = (*shortest).min(begun.elapsed() / TOGETHER);
+                shortest[n] = shortest[n].min(begun.elapsed() / TOGETHER);
+                clocks[n] = self.copy_clock.take();
                 self.exchange([0; 3], call)?;
-            }
-            let is_sure = tries >= TRIES && shortest.iter().all(|(_, time)| *time < 2 * UNDISTURBED);
-            if self.rank_0_says(is_sure || first.elapsed() > PATIENCE, call)? {
-                break;
-            }
-        }
-        Ok(shortest)
-    }
-
-    /// How long the copies of all ranks take together in an operation.
-    fn time_copies_alone(
-        &mut self,
-        buffer: Span,
-        givers: Givers,
-        call: &mut Call<'_>,
-    ) -> std::result::Result<CopyTimes, Fault> {
-        let mut clocks = LibraryCopy::ALL.map(|choice| (choice, Some(CopyClock::new(self.world_size))));
-        let first = Instant::now();
-        for tries in 1.. {
-            for (choice, clock) in &mut clocks {
-                self.copy_anew_by(*choice);
-                self.exchange_parts(BEFORE, buffer, givers, call)?;
-                self.copy_clock = clock.take();
-                self.exchange_parts(TOGETHER, buffer, givers, call)?;
-                *clock = self.copy_clock.take();
             }
             let is_late = first.elapsed() > PATIENCE;
             if self.rank_0_says(tries >= TRIES || is_late && tries >= TRIES_MIN, call)? {
                 break;
             }
         }
-        let own = clocks.each_mut().map(|(_, clock)| {
-            let sum = clock.as_mut().map_or(Duration::MAX, CopyClock::sum_of_medians);
+        self.stores = Stores::default();
+        let is_disturbed = self.rank_0_says(first.elapsed() > PATIENCE, call)?;
+        let alone = self.sums_of_medians(clocks, call)?;
+        let times = if among == Among::Pair && !is_disturbed { shortest } else { alone };
+        Ok(std::array::from_fn(|n| (LibraryCopy::ALL[n], times[n])))
+    }
+
+    /// The times of copies alone, of all ranks together.
+    fn sums_of_medians(
+        &mut self,
+        clocks: [Option<CopyClock>; 3],
+        call: &mut Call<'_>,
+    ) -> std::result::Result<[Duration; 3], Fault> {
+        let own = clocks.map(|clock| {
+            let sum = clock.map_or(Duration::MAX, |mut clock| clock.sum_of_medians());
             sum.as_nanos().try_into().unwrap_or(u64::MAX)
         });
         let all = self.exchange(own, call)?;
         let of_all = |n: usize| all.iter().fold(0u64, |sum, words| sum.saturating_add(words[n]));
-        Ok(std::array::from_fn(|n| (LibraryCopy::ALL[n], Duration::from_nanos(of_all(n)))))
+        Ok(std::array::from_fn(|n| Duration::from_nanos(of_all(n))))
     }
 
     /// What rank 0 says of it, to all.
     fn rank_0_says(&mut self, is_so: bool, call: &mut Call<'_>) -> std::result::Result<bool, Fault> {
         Ok(self.exchange([is_so.into(), 0, 0], call)?[0][0] != 0)
-    }
-
-    /// From here on copies are such ones.
-    fn copy_anew_by(&mut self, choice: LibraryCopy) {
-        self.region.copy_by_library(choice);
-        // What it knows it has learned the other way.
-        self.stores = Stores::default();
     }
 
     /// Exchanges the parts of `buffer`, so many times.
