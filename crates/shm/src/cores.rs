@@ -6,16 +6,12 @@
 
 use crate::region::Region;
 use crate::sync::Ordering;
-use phalanx_transport::wait_policy::{CoreSharing, move_to};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu};
+use phalanx_transport::wait_policy::{CoreSharing, cores_in, move_to};
+use rustix::thread::{sched_getaffinity, sched_getcpu};
 use std::time::{Duration, Instant};
 
 /// How often a waiting rank looks where the others are.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
-
-fn cores_in(set: &CpuSet) -> impl Iterator<Item = usize> {
-    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core))
-}
 
 /// Puts a rank on the core where it begins: ranks are started side by side on one core.
 pub(crate) fn begin(rank: usize, world_size: usize) {
@@ -61,7 +57,7 @@ mod tests {
     use super::*;
     use crate::memory::create;
     use crate::region::segment_len;
-    use rustix::thread::sched_setaffinity;
+    use rustix::thread::{CpuSet, sched_setaffinity};
 
     /// It shows only where there are several cores.
     #[test]

@@ -1,5 +1,9 @@
 //! The wait policy: what a waiting thread knows of its core, and whether it spins, yields or sleeps. `docs/design/waiting.md` says why.
 
+#[cfg(target_os = "linux")]
+use rustix::thread::CpuSet;
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long a thread keeps its core to itself while the core must not be given away. About twice what it takes to wake a core
@@ -79,7 +83,7 @@ impl Company {
 /// How the ranks of a host share its cores, where they outnumber them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CoreSharing {
-    /// Each with its neighbours. Where ranks share memory, messages between neighbours then stay in the caches of one core, and take half the time.
+    /// Each with its neighbours, if they may use all cores. Where ranks share memory, messages between neighbours then stay in the caches of one core, and take half the time.
     WithNeighbours,
     /// Neighbours on different cores. Over TCP short operations are faster so: the kernel of one core sends while that of another receives.
     WithOthers,
@@ -88,20 +92,50 @@ pub enum CoreSharing {
 #[cfg(target_os = "linux")]
 impl CoreSharing {
     /// The core on which a rank belongs, the `nth` of `ranks` on its host, of those that it may use.
-    pub fn home_core(self, nth: usize, ranks: usize, allowed: &rustix::thread::CpuSet) -> Option<usize> {
+    pub fn home_core(self, nth: usize, ranks: usize, allowed: &CpuSet) -> Option<usize> {
+        self.home_of(nth, ranks, allowed, online_cores())
+    }
+
+    /// The same on a host with so many cores. A rank that may not use all of them may have others beside it that use the rest: which of its own are free of them, it can't know.
+    fn home_of(self, nth: usize, ranks: usize, allowed: &CpuSet, online: usize) -> Option<usize> {
         let cores = allowed.count() as usize;
         let turn = match self {
-            Self::WithNeighbours if ranks > cores => nth * cores / ranks,
+            Self::WithNeighbours if ranks > cores && cores >= online => nth * cores / ranks,
             _ => nth.checked_rem(cores)?,
         };
-        (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(turn)
+        cores_in(allowed).nth(turn)
     }
+}
+
+/// The cores of a set.
+#[cfg(target_os = "linux")]
+pub fn cores_in(set: &CpuSet) -> impl Iterator<Item = usize> {
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core))
+}
+
+/// How many cores this host has, whoever may use them; more than any set has where Linux does not say.
+#[cfg(target_os = "linux")]
+fn online_cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let read = || std::fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    *CORES.get_or_init(|| read().and_then(|text| count_of(text.trim_end())).unwrap_or(usize::MAX))
+}
+
+/// How many numbers a list of Linux has: `0-3,8`.
+#[cfg(target_os = "linux")]
+fn count_of(list: &str) -> Option<usize> {
+    let count = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.split(',').map(count).sum()
 }
 
 /// Moves this thread to one of the cores that it may use, once: then it may go where it likes again.
 #[cfg(target_os = "linux")]
-pub fn move_to(core: usize, allowed: &rustix::thread::CpuSet) {
-    use rustix::thread::{CpuSet, sched_setaffinity};
+pub fn move_to(core: usize, allowed: &CpuSet) {
+    use rustix::thread::sched_setaffinity;
     let mut there = CpuSet::new();
     there.set(core);
     // Where that is not allowed, the scheduler decides alone.
@@ -121,11 +155,11 @@ mod tests {
     #[test]
     fn ranks_that_outnumber_cores_share_them_with_neighbours_or_with_others() {
         use CoreSharing::{WithNeighbours, WithOthers};
-        let mut allowed = rustix::thread::CpuSet::new();
+        let mut allowed = CpuSet::new();
         assert_eq!([WithNeighbours, WithOthers].map(|sharing| sharing.home_core(0, 1, &allowed)), [None; 2]);
         [3, 5, 8].into_iter().for_each(|core| allowed.set(core));
         let homes = |sharing: CoreSharing, ranks| {
-            (0..ranks).map(|nth| sharing.home_core(nth, ranks, &allowed).unwrap()).collect::<Vec<_>>()
+            (0..ranks).map(|nth| sharing.home_of(nth, ranks, &allowed, 3).unwrap()).collect::<Vec<_>>()
         };
         for sharing in [WithNeighbours, WithOthers] {
             assert_eq!(homes(sharing, 2), [3, 5]);
@@ -134,6 +168,29 @@ mod tests {
         assert_eq!(homes(WithNeighbours, 4), [3, 3, 5, 8]);
         assert_eq!(homes(WithNeighbours, 8), [3, 3, 3, 5, 5, 5, 8, 8]);
         assert_eq!(homes(WithOthers, 8), [3, 5, 8, 3, 5, 8, 3, 5]);
+    }
+
+    /// Six ranks, three of them on each half of a host: none shares a core.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn ranks_that_are_bound_to_parts_of_a_host_use_all_cores_of_these() {
+        for (ranks, part) in [(0..3, [0, 1, 2]), (3..6, [3, 4, 5])] {
+            let mut allowed = CpuSet::new();
+            part.into_iter().for_each(|core| allowed.set(core));
+            let home = |nth| CoreSharing::WithNeighbours.home_of(nth, 6, &allowed, 6).unwrap();
+            assert_eq!(ranks.map(home).collect::<Vec<_>>(), part);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn cores_are_counted_as_linux_lists_them() {
+        for (list, count) in [("0", 1), ("0-1", 2), ("0-3,8", 5), ("0,2-3", 3)] {
+            assert_eq!(count_of(list), Some(count), "{list}");
+        }
+        for list in ["", "-", "3-1", "0-", "a", "0-18446744073709551615"] {
+            assert_eq!(count_of(list), None, "{list:?}");
+        }
     }
 
     #[test]
