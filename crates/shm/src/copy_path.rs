@@ -135,7 +135,7 @@ impl Team {
             CopyPath::Staged(len) => {
                 let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
                 if !window || step > 0 {
-                    if writes(self.region.library_copy()) {
+                    if !self.region.asks_ahead() {
                         // While this rank copies; not before, see `post`.
                         self.region.slot(self.rank, piece).claim(1);
                     }

@@ -2,7 +2,6 @@
 
 use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, lines, within};
 use crate::last_level_cache::last_level_cache;
-use crate::library_copy::writes;
 use crate::plan::{Kind, Plan};
 use crate::region::{FIRST_WORDS, INLINE_WORDS};
 use crate::span::{List, Span};
@@ -282,8 +281,7 @@ impl Team {
 
     /// Asks for the lines in which this rank would stage as much after `piece`, which its readers have.
     pub(crate) fn claim_next(&self, offer: Parts<'_>, piece: u64) {
-        let by_library = writes(self.region.library_copy());
-        let max = if by_library { CLAIMED_AHEAD_MAX_BY_LIBRARY } else { CLAIMED_AHEAD_MAX };
+        let max = if self.region.asks_ahead() { CLAIMED_AHEAD_MAX } else { CLAIMED_AHEAD_MAX_BY_LIBRARY };
         if offer.largest <= max && (offer.same || self.world_size == 2) {
             self.given(self.rank, piece + 1).part(0..offer.largest).claim();
         }

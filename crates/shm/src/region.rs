@@ -8,6 +8,7 @@
 
 use crate::counter::Counter;
 use crate::lease::{Closed, Lease};
+use crate::library_copy::writes;
 use crate::memory::Memory;
 use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -32,7 +33,7 @@ pub(crate) const SLICE_BYTES: usize = 32 << 10;
 pub(crate) const INLINE_WORDS: usize = phalanx_algo::INLINE_BYTES / 8;
 /// Words in the line of the flag.
 pub(crate) const LINE_WORDS: usize = (64 - offset_of!(Slot, words)) / 8;
-/// Words in the first two lines, which come together. They are asked for before they are written, whatever comes next.
+/// Words in the first two lines, which come together: a slot's claim is of both.
 pub(crate) const FIRST_WORDS: usize = phalanx_algo::INLINE_SUM_BYTES / 8;
 
 // By these the way of an operation is chosen.
@@ -139,6 +140,12 @@ impl Region {
     /// Sets which copies are the C library's.
     pub(crate) fn copy_by_library(&mut self, choice: LibraryCopy) {
         self.library_copy = choice;
+    }
+
+    /// Whether a rank asks for the lines that it writes next while it waits for others, and not when it writes them. It does where the C library's copies, which take whole
+    /// lines without reading them, are not the faster ones.
+    pub(crate) fn asks_ahead(&self) -> bool {
+        !writes(self.library_copy)
     }
 
     /// Which copies are the C library's.

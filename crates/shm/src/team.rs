@@ -12,7 +12,6 @@ use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::forced::{Choice, Forced, NotTaken};
 use crate::hash::mix;
-use crate::library_copy::writes;
 use crate::other_process::{Process, Processes, pid_namespace, word_of};
 use crate::plan::{Kind, Plan};
 use crate::region::{CELLS, LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
@@ -386,10 +385,10 @@ impl Team {
 
     /// Shows the others the own slot for `piece`, with `words` in its lines.
     ///
-    /// The lines must be taken from those that have read them. On most processors that is asked for while this rank waits for others after the piece before. On those on which
-    /// the C library's copies are the faster ones it is asked for now: all lines at once, and not one after the other as they are written.
+    /// The lines must be taken from those that have read them. Where that is not [asked for ahead](Region::asks_ahead) it is asked for now: all lines at once, and not one
+    /// after the other as they are written.
     pub(crate) fn post(&mut self, piece: u64, words: &[u64]) {
-        let asks_ahead = !writes(self.region.library_copy());
+        let asks_ahead = self.region.asks_ahead();
         let slot = self.region.slot(self.rank, piece);
         if !asks_ahead && words.len() > LINE_WORDS {
             slot.claim(words.len());
