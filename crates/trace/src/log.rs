@@ -4,9 +4,10 @@
 //! ring, to end one a store. Messages run side by side and may end much later, so they end only if nobody has taken their place.
 
 use phalanx_core::{DType, Envelope, Signature};
+use spin::Yield;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// From so many bytes on a call takes long enough to pay for a look at the precise clock, twice.
 const PRECISE_BYTES_MIN: u64 = 16 << 10;
@@ -30,7 +31,8 @@ const IN_VAIN: u64 = 2;
 /// and gives the call, of which it depends which clock is looked at: see [`is_precise`].
 #[derive(Debug)]
 pub struct Log {
-    begun: Mutex<Begun>,
+    /// Held for some nanoseconds, or for one copy of all of it: whoever finds it held lets other threads run until it is free.
+    begun: SpinMutex<Begun, Yield>,
     /// When each ended, at its number modulo their length. Apart from the calls: an end takes no lock.
     ends: Box<[AtomicU64]>,
 }
@@ -114,11 +116,11 @@ impl Log {
     pub fn new(len: usize) -> Self {
         let ends = (0..len.next_power_of_two()).map(|_| AtomicU64::default()).collect();
         let calls = Calls { calls: Vec::with_capacity(len.next_power_of_two()), oldest: 0 };
-        Self { begun: Mutex::new(Begun { calls, ..Begun::default() }), ends }
+        Self { begun: SpinMutex::new(Begun { calls, ..Begun::default() }), ends }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Begun> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> SpinMutexGuard<'_, Begun, Yield> {
+        self.begun.lock()
     }
 
     fn end_of(&self, number: u64) -> &AtomicU64 {

@@ -24,6 +24,8 @@ use own_thread::OwnThread;
 use phalanx_core::Result;
 use phalanx_transport::wait_policy::CoreSharing;
 use phalanx_transport::{AtOnce, Direction, WakeSource, Waker, Wire};
+use spin::Yield;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,10 +56,14 @@ struct Wakers {
     waiter: Waker,
 }
 
+/// The core of an engine, as long as a thread has it.
+pub(crate) type CoreGuard<'e> = SpinMutexGuard<'e, Core, Yield>;
+
 /// Drives the operations of one group on one rank.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    core: Mutex<Core>,
+    /// Held for a poll, or for many while no other thread wants it. One that does lets others run until it is free.
+    core: SpinMutex<Core, Yield>,
     /// Threads that want the core.
     contenders: AtomicUsize,
     pub(crate) health: Arc<GroupHealth>,
@@ -82,7 +88,7 @@ impl Engine {
         let local = (world_size > 1).then_some(LocalPlace { rank, world_size, sharing });
         let core = Core::new(health.clone(), wire, clock::now);
         Self {
-            core: Mutex::new(core),
+            core: SpinMutex::new(core),
             contenders: AtomicUsize::new(0),
             host_place: HostPlace { crowded: health.job.ranks_share_cores(), local },
             health,
@@ -103,12 +109,12 @@ impl Engine {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        if let Ok(core) = self.core.try_lock() {
+    pub(crate) fn lock(&self) -> CoreGuard<'_> {
+        if let Some(core) = self.core.try_lock() {
             return core;
         }
         self.contenders.fetch_add(1, Ordering::Relaxed);
-        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let core = self.core.lock();
         self.contenders.fetch_sub(1, Ordering::Relaxed);
         core
     }
@@ -201,12 +207,12 @@ impl Engine {
     /// Nothing can be done: spins, lets others in, or sleeps until a link in `wants` is ready, unless there is another reason to go on then.
     pub(crate) fn idle<'e>(
         &'e self,
-        mut core: MutexGuard<'e, Core>,
+        mut core: CoreGuard<'e>,
         backoff: &mut Backoff,
         wants: &[(usize, Direction)],
         limit: Duration,
         goes_on: impl Fn() -> bool,
-    ) -> MutexGuard<'e, Core> {
+    ) -> CoreGuard<'e> {
         let contended = self.contenders.load(Ordering::Relaxed) > 0;
         if contended {
             drop(core);
@@ -257,7 +263,7 @@ impl Drop for WithdrawnOnPanic<'_> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let core = self.core.get_mut();
         if self.health.is_here() && self.health.latch.cause().is_none() {
             for peer in (0..core.world_size).filter(|&p| p != self.health.rank) {
                 core.wire.farewell(peer);

@@ -2,14 +2,14 @@
 //! thread that waits for one of them.
 
 use super::backoff::Backoff;
-use super::{Begun, Engine, Job, Wakers};
+use super::{Begun, CoreGuard, Engine, Job, Wakers};
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::core::Core;
 use crate::group::pending::Driver;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Direction, Waker};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
@@ -101,7 +101,7 @@ fn run(engine: &Engine, waker: &Waker) {
 }
 
 /// Polls every job once, and ends those that are over. If none moved, returns the core for whoever waits.
-fn poll_all<'e>(engine: &'e Engine, jobs: &mut Vec<Begun>) -> Option<MutexGuard<'e, Core>> {
+fn poll_all<'e>(engine: &'e Engine, jobs: &mut Vec<Begun>) -> Option<CoreGuard<'e>> {
     // Before the lock, which is then let go first if a poll panics.
     let mut over = Vec::new();
     let mut core = engine.lock();

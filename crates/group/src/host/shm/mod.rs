@@ -26,10 +26,12 @@ use phalanx_kernels::{Kernel, copy_slice};
 use phalanx_shm::{Call, Fault, Givers, Own, Reduction, ShmTransport, Team, Transfer};
 use phalanx_trace::is_precise;
 use phalanx_transport::Wire;
+use spin::RelaxStrategy;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use wait_check::GroupCheck;
 
@@ -55,7 +57,18 @@ struct Shared {
 pub(crate) struct ShmTeam {
     job: Arc<dyn HostContext>,
     pub(crate) health: Arc<GroupHealth>,
-    state: Mutex<State>,
+    /// Held for a whole call.
+    state: SpinMutex<State, Nap>,
+}
+
+/// How a thread waits while another thread of this rank is in a call of the same group. That is rare, and the call may take long, so it looks only now and then.
+#[derive(Debug)]
+struct Nap;
+
+impl RelaxStrategy for Nap {
+    fn relax() {
+        std::thread::sleep(Duration::from_micros(20));
+    }
 }
 
 #[derive(Debug)]
@@ -155,7 +168,7 @@ impl ShmTeam {
             .map_err(|fault| look.error(fault))?;
         let processes = team.processes();
         health.know(move |rank| processes.has_ended(rank));
-        Ok(Self { job: job.clone(), health, state: Mutex::new(State { team, seq: 0 }) })
+        Ok(Self { job: job.clone(), health, state: SpinMutex::new(State { team, seq: 0 }) })
     }
 
     /// Takes the ways of shared memory that are forced.
@@ -205,8 +218,8 @@ impl ShmTeam {
         self.lock().team.close();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> SpinMutexGuard<'_, State, Nap> {
+        self.state.lock()
     }
 }
 
