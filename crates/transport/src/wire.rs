@@ -155,16 +155,7 @@ impl Outgoing {
     fn begin(&mut self, message: &Outbound<'_>, payload: &[u8], checked: bool) -> Mention {
         let mention = self.known.mention(message.signature);
         let signature = if matches!(mention, Mention::New(_)) { message.signature } else { &[] };
-        let header = Header {
-            mention,
-            key: message.key,
-            ordinal: message.ordinal,
-            frame_len: payload.len() as u32,
-            message_len: message.message_len,
-            fingerprint: message.fingerprint,
-            signature_len: signature.len() as u16,
-        };
-        let mut encoded = header.encode();
+        let mut encoded = message.header(mention, payload.len(), signature.len()).encode();
         self.head.clear();
         if checked {
             checksum::seal(&mut encoded);
@@ -204,6 +195,21 @@ pub struct Outbound<'a> {
     pub signature: &'a [u8],
     /// Payload bytes of the whole message.
     pub message_len: u64,
+}
+
+impl Outbound<'_> {
+    #[inline]
+    fn header(&self, mention: Mention, frame_len: usize, signature_len: usize) -> Header {
+        Header {
+            mention,
+            key: self.key,
+            ordinal: self.ordinal,
+            frame_len: frame_len as u32,
+            message_len: self.message_len,
+            fingerprint: self.fingerprint,
+            signature_len: signature_len as u16,
+        }
+    }
 }
 
 /// The result of [`Wire::send`].

@@ -45,14 +45,22 @@ impl Wire {
         if out.owner.is_some() || payload.len() > self.frame_len.min(CHECKED_LEN_MAX) {
             return Ok(false);
         }
-        let mention = out.begin(message, payload, self.checked);
-        match self.transport.send_at_once(message.peer, &[IoSlice::new(&out.head), IoSlice::new(payload)]) {
+        let mention = out.known.mention(message.signature);
+        let encoded;
+        let head = if self.checked || matches!(mention, Mention::New(_)) {
+            out.begin(message, payload, self.checked);
+            &out.head[..]
+        } else {
+            encoded = message.header(mention, payload.len(), 0).encode();
+            &encoded
+        };
+        match self.transport.send_at_once(message.peer, &[IoSlice::new(head), IoSlice::new(payload)]) {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(fault) => return Err(self.last_words(message.peer, fault)),
         }
+        self.tally.moved(head.len() + payload.len());
         out.known.sent(mention, message.signature);
-        self.tally.moved(out.head.len() + payload.len());
         self.tally_begun(message);
         Ok(true)
     }
