@@ -196,14 +196,14 @@ impl Log {
             // It has not ended since that look either.
             begun.forgotten += 1;
         }
-        let call =
-            Call { number, signature: signature.clone(), with, called: called.unwrap_or(now), begun: now };
+        let called = called.unwrap_or(now);
         let Calls { calls, oldest } = &mut begun.calls;
         if calls.len() < self.ends.len() {
-            return calls.push(call);
+            return calls.push(Call { number, signature: signature.clone(), with, called, begun: now });
         }
         if let Some(place) = calls.get_mut(*oldest) {
-            *place = call;
+            place.signature.clone_from(signature);
+            (place.number, place.with, place.called, place.begun) = (number, with, called, now);
         }
         // Their number is a power of two.
         *oldest = (*oldest + 1) & (calls.len() - 1);
