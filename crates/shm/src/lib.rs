@@ -29,6 +29,7 @@ mod copy_path;
 mod copy_probe;
 mod cores;
 mod counter;
+mod first_look;
 mod forced;
 mod futex;
 mod gather_scatter;

@@ -10,6 +10,7 @@ use crate::copy_clock::CopyClock;
 use crate::copy_probe::{kernel_copies_are_worth_it, kernel_copies_were_measured};
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
+use crate::first_look::FirstLook;
 use crate::forced::{Choice, Forced, NotTaken};
 use crate::hash::mix;
 use crate::other_process::{Process, Processes, pid_namespace, word_of};
@@ -77,6 +78,9 @@ pub struct Team {
     shown_index: usize,
     /// The check of the running operation knows that data are on their way.
     told: bool,
+    /// The piece that it posted last.
+    posted: u64,
+    first_look: FirstLook,
     /// Something was published since the sleepers were last woken.
     unheard: bool,
     /// Parts of the running operation since the check last looked around.
@@ -138,6 +142,8 @@ impl Team {
             shown: Vec::new(),
             shown_index: 0,
             told: false,
+            posted: u64::MAX,
+            first_look: FirstLook::default(),
             unheard: false,
             unwatched: 0,
             scratch: Vec::new(),
@@ -401,6 +407,7 @@ impl Team {
         slot.signature.store(self.shown_index as u32, Ordering::Relaxed);
         slot.posted.publish(piece);
         self.unheard = true;
+        self.posted = piece;
         if asks_ahead {
             self.region.slot(self.rank, piece + 1).claim(words.len());
         }
@@ -420,7 +427,10 @@ impl Team {
         call: &mut Call<'_>,
     ) -> Result<&Slot, Fault> {
         let posted = piece + 1;
-        self.tell(call);
+        if !self.told {
+            self.tell(call);
+            self.wait_for_first_look(peer, piece);
+        }
         self.wait_with(peer, posted, data, call, |team, peer| &team.region.slot(peer, piece).posted)?;
         // Whoever takes part in this operation is done with the pieces of those before it. If it turns out to do another, the team is closed.
         self.known_done[peer] = self.known_done[peer].max(self.first_piece);
@@ -433,6 +443,16 @@ impl Team {
             "rank {peer} is not done with as many pieces as its post was taken to say"
         );
         Ok(slot)
+    }
+
+    /// Where all post and wait for each other, each looks at what the others post when it is worth it. Not where lines are [asked for ahead](Region::asks_ahead),
+    /// for which that was not measured.
+    #[inline]
+    fn wait_for_first_look(&mut self, peer: usize, piece: u64) {
+        if self.posted == piece && !self.is_crowded() && !self.region.asks_ahead() {
+            let slot = self.region.slot(peer, piece);
+            self.first_look.wait(|| slot.posted.has_reached(piece + 1));
+        }
     }
 
     fn mismatch(&self, peer: usize, slot: &Slot) -> Fault {
@@ -490,9 +510,18 @@ impl Team {
         } else if data.len() == 0 {
             (0..1000).any(|_| here())
         } else {
-            (0..1000).any(|_| {
-                data.fetch();
-                here()
+            // Between near cores the first look is early: it leaves the data to who writes them.
+            let first_fetch = u32::from(self.first_look.is_near());
+            (0..1000).any(|look| {
+                let fetches = look >= first_fetch;
+                if fetches {
+                    data.fetch();
+                }
+                let is_here = here();
+                if is_here && !fetches {
+                    data.fetch();
+                }
+                is_here
             })
         };
         if is_here {
