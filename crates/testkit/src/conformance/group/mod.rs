@@ -78,7 +78,7 @@ macro_rules! group_conformance {
             },
             subgroups::{
                 ranks_are_divided_by_color_and_ordered_by_key, groups_divide_again,
-                groups_work_at_the_same_time_in_different_orders, a_group_fails_alone,
+                groups_work_at_the_same_time_in_different_orders, threads_of_a_rank_take_turns, a_group_fails_alone,
             },
             new_groups::{
                 a_group_is_made_by_its_members_alone, sets_that_overlap_are_not_mixed_up, members_that_do_not_come_are_named,

@@ -78,6 +78,32 @@ pub fn groups_work_at_the_same_time_in_different_orders(world: &World) {
     });
 }
 
+/// Two threads of each rank use one group at the same time: their collectives take turns, and each gets its own messages.
+pub fn threads_of_a_rank_take_turns(world: &World) {
+    world.run(3, |group| {
+        let (next, previous) = ((group.rank() + 1) % 3, (group.rank() + 2) % 3);
+        std::thread::scope(|threads| {
+            for thread in 0..2 {
+                let group = &group;
+                threads.spawn(move || {
+                    for round in 0..50 {
+                        // Whichever of its threads a rank is here with.
+                        let mut ones = [1; 100];
+                        group.all_reduce(&mut ones, ReduceOp::Sum).unwrap();
+                        assert_eq!(ones, [3; 100]);
+                        let work = group.send_async(vec![thread, round], next, thread).unwrap();
+                        let mut got = [0; 2];
+                        group.recv(&mut got, previous, thread).unwrap();
+                        assert_eq!(got, [thread, round]);
+                        work.wait().unwrap();
+                    }
+                });
+            }
+        });
+        sums_its_members(&group);
+    });
+}
+
 /// A group that fails takes no other with it: the rest of the job works on.
 pub fn a_group_fails_alone(world: &World) {
     world.run(4, |group| {
