@@ -1,7 +1,7 @@
 //! When a rank that has posted looks for what others post.
 //!
 //! A look takes a line from the rank that is about to write it: that one must get it back first, and then it travels once more. Ranks that post to each other at the same time
-//! and look at once do that to each other. So where a line takes long from core to core, a rank looks half of that time later. How long a line takes is measured now and then,
+//! and look at once do that to each other. So where a line takes long from core to core, a rank looks half of that time later, or a few pauses at most. How long a line takes is measured now and then,
 //! at a line that came: cores of a virtual machine move.
 
 use std::sync::OnceLock;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 /// From so long on a line comes from far, and it is better not to look at once.
 const FAR: Duration = Duration::from_nanos(100);
-/// One wait of so many is timed.
-const TIMED_EVERY: u32 = 64;
+/// So many waits are not timed after one that was.
+const UNTIMED: u32 = 64;
 /// How many of the latest times count, by their median: threads are interrupted.
 const TIMES: usize = 5;
-/// The most pauses.
+/// The most pauses: 0.2 µs where one takes 25 ns. What takes longer has other reasons than its way.
 const PAUSES_MAX: u32 = 8;
-/// The most looks at a line while it is timed.
-const LOOKS_MAX: u32 = 1000;
+/// The most looks at a line while it is timed: some microseconds. Who sleeps until this rank has looked is woken only after that.
+const LOOKS_MAX: u32 = 100;
 
 /// One rank's knowledge of how far away the others are.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl FirstLook {
     #[inline]
     pub(crate) fn wait(&mut self, is_here: impl Fn() -> bool) {
         if self.until_timed == 0 {
-            return self.time(is_here);
+            return self.time(is_here, costs());
         }
         self.until_timed -= 1;
         for _ in 0..self.pauses {
@@ -48,9 +48,9 @@ impl FirstLook {
 
     /// Looks until it is here, and learns from the look that found it.
     #[cold]
-    fn time(&mut self, is_here: impl Fn() -> bool) {
-        let Costs { look_at_clock, pause } = *costs();
-        self.until_timed = TIMED_EVERY;
+    fn time(&mut self, is_here: impl Fn() -> bool, costs: &Costs) {
+        let Costs { look_at_clock, pause } = *costs;
+        self.until_timed = UNTIMED;
         if look_at_clock >= FAR {
             // Such a clock says nothing of a line.
             return;
@@ -84,13 +84,13 @@ fn pauses(line: Duration, pause: Duration) -> u32 {
     if line < FAR {
         return 0;
     }
-    ((line / 2).as_nanos() / pause.as_nanos().max(1)).min(PAUSES_MAX.into()) as u32
+    ((line / 2).as_nanos() / pause.as_nanos().max(1)).clamp(1, PAUSES_MAX.into()) as u32
 }
 
 /// How long it takes to do nothing.
 #[derive(Debug)]
 struct Costs {
-    /// To look at the clock twice.
+    /// From one look at the clock to the next, with nothing between.
     look_at_clock: Duration,
     /// One [`spin_loop`](std::hint::spin_loop).
     pause: Duration,
@@ -121,6 +121,7 @@ mod tests {
     use std::cell::Cell;
 
     const PAUSE: Duration = Duration::from_nanos(25);
+    const COSTS: Costs = Costs { look_at_clock: Duration::from_nanos(20), pause: PAUSE };
 
     fn learnt(lines: &[u64]) -> FirstLook {
         let mut look = FirstLook::default();
@@ -137,6 +138,7 @@ mod tests {
         assert!(!learnt(&[160; TIMES]).is_near());
         assert_eq!(learnt(&[10_000; TIMES]).pauses, PAUSES_MAX);
         assert_eq!(pauses(FAR, Duration::ZERO), PAUSES_MAX, "a processor that does not pause");
+        assert_eq!(pauses(FAR, FAR), 1, "one that pauses long");
     }
 
     #[test]
@@ -149,29 +151,38 @@ mod tests {
     #[test]
     fn a_line_is_timed_now_and_then() {
         let (mut look, looks) = (FirstLook::default(), Cell::new(0));
-        let mut timed = || {
-            let before = looks.get();
-            // Each line is there at the third look.
-            look.wait(|| {
-                looks.set(looks.get() + 1);
-                looks.get() % 3 == 0
-            });
-            looks.get() - before
+        // Each line is there at the third look.
+        let is_here = || {
+            looks.set(looks.get() + 1);
+            looks.get() % 3 == 0
         };
-        let all: Vec<_> = (0..TIMES + TIMED_EVERY as usize + 1).map(|_| timed()).collect();
-        assert_eq!(all[..TIMES], [3; TIMES]);
-        assert!(all[TIMES..TIMES + TIMED_EVERY as usize].iter().all(|&looks| looks == 0));
-        assert_eq!(all[TIMES + TIMED_EVERY as usize], 3);
+        (0..TIMES).for_each(|_| {
+            assert_eq!(look.until_timed, 0);
+            look.time(is_here, &COSTS);
+        });
+        assert_eq!((looks.get(), look.timed), (3 * TIMES, TIMES));
+        for left in (0..UNTIMED).rev() {
+            look.wait(is_here);
+            assert_eq!(look.until_timed, left);
+        }
+        assert_eq!(looks.get(), 3 * TIMES);
     }
 
     #[test]
     fn a_line_that_does_not_come_is_left_to_whoever_waits_longer() {
         let (mut look, looks) = (FirstLook::default(), Cell::new(0));
-        look.wait(|| {
+        let never = || {
             looks.set(looks.get() + 1);
             false
-        });
-        assert_eq!((looks.get(), look.timed), (LOOKS_MAX, 0));
-        assert_eq!(look.until_timed, TIMED_EVERY);
+        };
+        look.time(never, &COSTS);
+        assert_eq!((looks.get(), look.timed, look.until_timed), (LOOKS_MAX, 0, UNTIMED));
+    }
+
+    #[test]
+    fn a_slow_clock_is_not_asked() {
+        let (mut look, slow) = (FirstLook::default(), Costs { look_at_clock: FAR, ..COSTS });
+        look.time(|| unreachable!("a look"), &slow);
+        assert_eq!((look.pauses, look.until_timed), (0, UNTIMED));
     }
 }

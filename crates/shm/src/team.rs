@@ -78,7 +78,7 @@ pub struct Team {
     shown_index: usize,
     /// The check of the running operation knows that data are on their way.
     told: bool,
-    /// The piece that it posted last.
+    /// The piece that it posted last; `u64::MAX` before the first.
     posted: u64,
     first_look: FirstLook,
     /// Something was published since the sleepers were last woken.
@@ -445,8 +445,8 @@ impl Team {
         Ok(slot)
     }
 
-    /// Where all post and wait for each other, each looks at what the others post when it is worth it. Not where lines are [asked for ahead](Region::asks_ahead),
-    /// for which that was not measured.
+    /// Before the first thing that this rank waits for in an operation: if all post there, and it has, the others' posts are about to be written. Not where lines are
+    /// [asked for ahead](Region::asks_ahead), for which it was not measured.
     #[inline]
     fn wait_for_first_look(&mut self, peer: usize, piece: u64) {
         if self.posted == piece && !self.is_crowded() && !self.region.asks_ahead() {
@@ -510,7 +510,7 @@ impl Team {
         } else if data.len() == 0 {
             (0..1000).any(|_| here())
         } else {
-            // Between near cores the first look is early: it leaves the data to who writes them.
+            // Between near cores the first look asks for the flag alone: to ask for data that are still being written would take their lines from the writer.
             let first_fetch = u32::from(self.first_look.is_near());
             (0..1000).any(|look| {
                 let fetches = look >= first_fetch;

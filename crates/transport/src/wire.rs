@@ -149,11 +149,10 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Makes the head of a frame of `message` with this payload. Returns how it mentions the signature, which the other end knows once the frame
+    /// Makes the head of a frame of `message` with this payload, which [mentions](KnownSignatures::mention) its signature so. The other end knows that once the frame
     /// [was sent](KnownSignatures::sent).
     #[inline]
-    fn begin(&mut self, message: &Outbound<'_>, payload: &[u8], checked: bool) -> Mention {
-        let mention = self.known.mention(message.signature);
+    fn begin(&mut self, message: &Outbound<'_>, mention: Mention, payload: &[u8], checked: bool) {
         let signature = if matches!(mention, Mention::New(_)) { message.signature } else { &[] };
         let mut encoded = message.header(mention, payload.len(), signature.len()).encode();
         self.head.clear();
@@ -165,7 +164,6 @@ impl Outgoing {
             self.head.extend_from_slice(&encoded);
         }
         self.head.extend_from_slice(signature);
-        mention
     }
 }
 
@@ -317,7 +315,8 @@ impl Wire {
         match out.owner {
             None => {
                 out.left = payload.len().min(self.frame_len);
-                let mention = out.begin(message, &payload[..out.left], self.checked);
+                let mention = out.known.mention(message.signature);
+                out.begin(message, mention, &payload[..out.left], self.checked);
                 out.known.sent(mention, message.signature);
                 out.head_sent = 0;
                 out.owner = Some(message.key);

@@ -48,7 +48,7 @@ impl Wire {
         let mention = out.known.mention(message.signature);
         let encoded;
         let head = if self.checked || matches!(mention, Mention::New(_)) {
-            out.begin(message, payload, self.checked);
+            out.begin(message, mention, payload, self.checked);
             &out.head[..]
         } else {
             encoded = message.header(mention, payload.len(), 0).encode();

@@ -61,7 +61,7 @@ pub(crate) struct ShmTeam {
     state: SpinMutex<State, Nap>,
 }
 
-/// How a thread waits while another thread of this rank is in a call of the same group. That is rare, and the call may take long, so it looks only now and then.
+/// How a thread waits while another thread of this rank is in a call of the same group. That is rare, and the call may take long, so it looks only now and then: every 20 µs and what the system adds, 50 µs on Linux.
 #[derive(Debug)]
 struct Nap;
 
