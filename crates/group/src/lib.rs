@@ -16,6 +16,7 @@ pub mod fuzz;
 mod group;
 mod host;
 mod progress;
+mod quick_mutex;
 mod runtime;
 #[cfg(all(test, not(loom)))]
 mod sim;

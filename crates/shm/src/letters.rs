@@ -210,10 +210,10 @@ fn store_parts<'a>(
     mut len: usize,
 ) {
     loop {
-        let rest = parts.clone();
+        let with_next = parts.clone();
         let Some(part) = parts.next() else { return };
         if part.len() < len && !part.len().is_multiple_of(8) {
-            return store_together(words, rest, len);
+            return store_together(words, with_next, len);
         }
         store(words, part);
         words = &words[part.len() / 8..];

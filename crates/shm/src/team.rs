@@ -509,19 +509,14 @@ impl Team {
             (0..100).any(|_| here())
         } else if data.len() == 0 {
             (0..1000).any(|_| here())
-        } else {
+        } else if self.first_look.is_near() && here() {
             // Between near cores the first look asks for the flag alone: to ask for data that are still being written would take their lines from the writer.
-            let first_fetch = u32::from(self.first_look.is_near());
-            (0..1000).any(|look| {
-                let fetches = look >= first_fetch;
-                if fetches {
-                    data.fetch();
-                }
-                let is_here = here();
-                if is_here && !fetches {
-                    data.fetch();
-                }
-                is_here
+            data.fetch();
+            true
+        } else {
+            (0..1000).any(|_| {
+                data.fetch();
+                here()
             })
         };
         if is_here {

@@ -25,7 +25,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     (
         "crates/group",
         &[
-            "atomic_write standstill sync warning",
+            "atomic_write quick_mutex standstill sync warning",
             "trace",
             "runtime",
             "group",

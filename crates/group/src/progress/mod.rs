@@ -16,6 +16,7 @@ use crate::control::group_health::GroupHealth;
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::core::Core;
 use crate::engine::operation::Operation;
+use crate::quick_mutex::{QuickGuard, QuickMutex};
 use crate::trace::clock;
 use backoff::{Backoff, HostPlace};
 use core_placement::LocalPlace;
@@ -24,8 +25,6 @@ use own_thread::OwnThread;
 use phalanx_core::Result;
 use phalanx_transport::wait_policy::CoreSharing;
 use phalanx_transport::{AtOnce, Direction, WakeSource, Waker, Wire};
-use spin::Yield;
-use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,14 +55,11 @@ struct Wakers {
     waiter: Waker,
 }
 
-/// The core of an engine, as long as a thread has it.
-pub(crate) type CoreGuard<'e> = SpinMutexGuard<'e, Core, Yield>;
-
 /// Drives the operations of one group on one rank.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    /// Held for a poll, or for many while no other thread wants it. One that does lets others run until it is free.
-    core: SpinMutex<Core, Yield>,
+    /// Held for a poll, or for many while no other thread wants it.
+    core: QuickMutex<Core>,
     /// Threads that want the core.
     contenders: AtomicUsize,
     pub(crate) health: Arc<GroupHealth>,
@@ -88,7 +84,7 @@ impl Engine {
         let local = (world_size > 1).then_some(LocalPlace { rank, world_size, sharing });
         let core = Core::new(health.clone(), wire, clock::now);
         Self {
-            core: SpinMutex::new(core),
+            core: QuickMutex::new(core),
             contenders: AtomicUsize::new(0),
             host_place: HostPlace { crowded: health.job.ranks_share_cores(), local },
             health,
@@ -109,7 +105,7 @@ impl Engine {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lock(&self) -> CoreGuard<'_> {
+    pub(crate) fn lock(&self) -> QuickGuard<'_, Core> {
         if let Some(core) = self.core.try_lock() {
             return core;
         }
@@ -207,12 +203,12 @@ impl Engine {
     /// Nothing can be done: spins, lets others in, or sleeps until a link in `wants` is ready, unless there is another reason to go on then.
     pub(crate) fn idle<'e>(
         &'e self,
-        mut core: CoreGuard<'e>,
+        mut core: QuickGuard<'e, Core>,
         backoff: &mut Backoff,
         wants: &[(usize, Direction)],
         limit: Duration,
         goes_on: impl Fn() -> bool,
-    ) -> CoreGuard<'e> {
+    ) -> QuickGuard<'e, Core> {
         let contended = self.contenders.load(Ordering::Relaxed) > 0;
         if contended {
             drop(core);

@@ -2,10 +2,11 @@
 //! thread that waits for one of them.
 
 use super::backoff::Backoff;
-use super::{Begun, CoreGuard, Engine, Job, Wakers};
+use super::{Begun, Engine, Job, Wakers};
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::core::Core;
 use crate::group::pending::Driver;
+use crate::quick_mutex::QuickGuard;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Direction, Waker};
 use std::sync::Arc;
@@ -101,7 +102,7 @@ fn run(engine: &Engine, waker: &Waker) {
 }
 
 /// Polls every job once, and ends those that are over. If none moved, returns the core for whoever waits.
-fn poll_all<'e>(engine: &'e Engine, jobs: &mut Vec<Begun>) -> Option<CoreGuard<'e>> {
+fn poll_all<'e>(engine: &'e Engine, jobs: &mut Vec<Begun>) -> Option<QuickGuard<'e, Core>> {
     // Before the lock, which is then let go first if a poll panics.
     let mut over = Vec::new();
     let mut core = engine.lock();

@@ -19,6 +19,7 @@ use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::forced::warn_not_taken;
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
+use crate::quick_mutex::{QuickGuard, QuickMutex};
 use crate::trace::{Trace, clock};
 use phalanx_algo::{Kind, Selector, Way};
 use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Peer, ReduceOp, Result, Signature};
@@ -26,8 +27,6 @@ use phalanx_kernels::{Kernel, copy_slice};
 use phalanx_shm::{Call, Fault, Givers, Own, Reduction, ShmTransport, Team, Transfer};
 use phalanx_trace::is_precise;
 use phalanx_transport::Wire;
-use spin::RelaxStrategy;
-use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -57,18 +56,8 @@ struct Shared {
 pub(crate) struct ShmTeam {
     job: Arc<dyn HostContext>,
     pub(crate) health: Arc<GroupHealth>,
-    /// Held for a whole call.
-    state: SpinMutex<State, Nap>,
-}
-
-/// How a thread waits while another thread of this rank is in a call of the same group. That is rare, and the call may take long, so it looks only now and then: every 20 µs and what the system adds, 50 µs on Linux.
-#[derive(Debug)]
-struct Nap;
-
-impl RelaxStrategy for Nap {
-    fn relax() {
-        std::thread::sleep(Duration::from_micros(20));
-    }
+    /// Held for a whole call. That another thread of this rank is in a call of the same group is rare.
+    state: QuickMutex<State>,
 }
 
 #[derive(Debug)]
@@ -168,7 +157,7 @@ impl ShmTeam {
             .map_err(|fault| look.error(fault))?;
         let processes = team.processes();
         health.know(move |rank| processes.has_ended(rank));
-        Ok(Self { job: job.clone(), health, state: SpinMutex::new(State { team, seq: 0 }) })
+        Ok(Self { job: job.clone(), health, state: QuickMutex::new(State { team, seq: 0 }) })
     }
 
     /// Takes the ways of shared memory that are forced.
@@ -218,7 +207,7 @@ impl ShmTeam {
         self.lock().team.close();
     }
 
-    fn lock(&self) -> SpinMutexGuard<'_, State, Nap> {
+    fn lock(&self) -> QuickGuard<'_, State> {
         self.state.lock()
     }
 }
