@@ -52,7 +52,8 @@ impl<'a> Plan<'a> {
         Self { layout, ..self }
     }
 
-    /// A few cycles: the shortest operations take a thousand.
+    /// A few cycles: the shortest operations take a few hundred.
+    #[inline(always)]
     pub(crate) fn fingerprint(&self) -> u64 {
         let small = (self.kind as u64) << 8 | self.how as u64;
         let layout = self.layout.map_or(0, Layout::fingerprint);

@@ -278,12 +278,20 @@ impl Team {
         self.follow(plan, call.signature, called);
         self.windows.tidy();
         let mut running = Running { team: self, succeeded: false };
-        let result = operation(running.team, call);
-        running.team.tell(call);
-        running.succeeded = result.is_ok();
-        result
+        match operation(running.team, call) {
+            Ok(done) => {
+                running.team.tell(call);
+                running.succeeded = true;
+                Ok(done)
+            }
+            Err(fault) => {
+                running.team.tell(call);
+                Err(fault)
+            }
+        }
     }
 
+    #[inline]
     fn tell(&mut self, call: &mut Call<'_>) {
         if !std::mem::replace(&mut self.told, true) {
             call.wait_check.on_the_way();
@@ -292,27 +300,38 @@ impl Team {
 
     /// Sets the plan that this rank's posts name from here on; `called` is the fingerprint of the call. An operation whose lengths are agreed on only now has a second
     /// plan.
+    #[inline(always)]
     pub(crate) fn follow(&mut self, plan: Plan<'_>, signature: &Signature, called: u64) {
         let planned = plan.fingerprint();
         self.fingerprint = mix(self.fingerprint, planned);
-        self.show(signature, plan, (called, planned));
-    }
-
-    /// A program makes the same few calls again and again: their signatures are written once, as far as they are agreed on.
-    fn show(&mut self, signature: &Signature, plan: Plan<'_>, fingerprints: (u64, u64)) {
-        let is_shown = |shown: &Shown| shown.fingerprints == fingerprints && shown.site == signature.site;
-        match self.shown.iter().position(is_shown) {
-            Some(index) => self.shown_index = index,
-            None => self.show_another(signature, plan, fingerprints),
+        let (shows, seq) = ((called, planned), self.seq);
+        // A program makes the same few calls again and again, and mostly in the same order: their signatures are written once, as far as they are agreed on.
+        let expected = self.shown.get(self.shown_index).map_or(0, |shown| shown.next);
+        match self.shown.get_mut(expected) {
+            Some(shown) if shown.is_of(shows, &signature.site) => {
+                shown.seq = seq;
+                self.shown_index = expected;
+            }
+            _ => self.show_unexpected(signature, plan, shows),
         }
-        self.shown[self.shown_index].seq = self.seq;
     }
 
     #[cold]
-    fn show_another(&mut self, signature: &Signature, plan: Plan<'_>, fingerprints: (u64, u64)) {
+    fn show_unexpected(&mut self, signature: &Signature, plan: Plan<'_>, shows: (u64, u64)) {
+        let last = self.shown_index;
+        match self.shown.iter().position(|shown| shown.is_of(shows, &signature.site)) {
+            Some(index) => self.shown_index = index,
+            None => self.show_another(signature, plan, shows),
+        }
+        self.shown[self.shown_index].seq = self.seq;
+        self.shown[last].next = self.shown_index;
+    }
+
+    fn show_another(&mut self, signature: &Signature, plan: Plan<'_>, shows: (u64, u64)) {
         let method = signature.method.then(&plan.method());
         let whole = Signature { method: method.clone(), ..signature.clone() };
-        let shown = Shown { seq: self.seq, fingerprints, site: signature.site.clone(), method };
+        let shown =
+            Shown { seq: self.seq, fingerprints: shows, site: signature.site.clone(), method, next: 0 };
         if self.shown.len() < SIGNATURES {
             self.shown_index = self.shown.len();
             self.shown.push(shown);
@@ -633,6 +652,16 @@ struct Shown {
     site: CallSite,
     /// The plan, in words.
     method: Method,
+    /// Which of those shown came after it when it last came.
+    next: usize,
+}
+
+impl Shown {
+    /// Whether it is a call and a plan of these fingerprints, from this place.
+    #[inline(always)]
+    fn is_of(&self, fingerprints: (u64, u64), site: &CallSite) -> bool {
+        self.fingerprints == fingerprints && self.site == *site
+    }
 }
 
 /// An operation that others may be writing this rank's buffer for.

@@ -55,6 +55,28 @@ impl<I: Extent, O: Extent, S: Borrow<Signature>> Call<I, O, S> {
         }
         Ok(Self { signature, request, rank, world_size })
     }
+
+    /// A call that [`is_sensible`], of a request without a factor.
+    #[inline(always)]
+    pub(crate) fn checked(signature: S, request: Request<I, O>, rank: usize, world_size: usize) -> Self {
+        Self { signature, request, rank, world_size }
+    }
+}
+
+/// Whether [`check`] lets a request of elements of the type that its signature carries pass.
+#[inline(always)]
+pub(crate) fn is_sensible<I: Extent, O: Extent>(
+    signature: &Signature,
+    request: &Request<I, O>,
+    rank: usize,
+    world_size: usize,
+) -> bool {
+    let dtype = signature.carries();
+    let is_defined = match (request.operator(), dtype) {
+        (Some(reduce), Some(dtype)) => reduce.check(dtype).is_ok(),
+        (reduce, _) => reduce.is_none(),
+    };
+    is_defined && request.is_sensible(element(dtype), rank, world_size)
 }
 
 /// Refuses a request of elements of this type that makes no sense.
@@ -263,13 +285,34 @@ fn fits(element: usize, (_, got, expected, _): &Length<'_>) -> bool {
     }
 }
 
-/// Refuses buffers that have not the lengths they must have, in words.
-#[inline]
-fn check_lengths<const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Result<(), String> {
+/// What is wrong with a request.
+trait Words {
+    fn say(what: impl FnOnce() -> String) -> Self;
+}
+
+impl Words for String {
+    fn say(what: impl FnOnce() -> String) -> Self {
+        what()
+    }
+}
+
+/// For who asks only whether anything is wrong. What the words would be made of need not lie in memory then.
+struct Unsaid;
+
+impl Words for Unsaid {
+    #[inline(always)]
+    fn say(_: impl FnOnce() -> String) -> Self {
+        Self
+    }
+}
+
+/// Refuses buffers that have not the lengths they must have.
+#[inline(always)]
+fn check_lengths<W: Words, const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Result<(), W> {
     if buffers.iter().all(|length| fits(element, length)) {
         return Ok(());
     }
-    Err(wrong_lengths(element, &buffers))
+    Err(W::say(|| wrong_lengths(element, &buffers)))
 }
 
 /// What is wrong with them, in words.
@@ -305,15 +348,16 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// ```
     #[inline(always)]
     pub fn count(&self, element: usize) -> usize {
+        let of = |buffer: &O| elements(buffer.len_bytes(), element);
         match self {
-            Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
-            | Self::Scan { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
-            | Self::Reduce { buffer, .. }
-            | Self::Broadcast { buffer, .. } => elements(buffer.len_bytes(), element),
-            Self::AllGather { blocks, .. }
-            | Self::ReduceScatter { blocks, .. }
-            | Self::Gather { blocks, .. }
-            | Self::Scatter { blocks, .. } => blocks.len(),
+            Self::AllReduce { buffers, .. } => of(buffers.output()),
+            Self::Scan { buffers, .. } => of(buffers.output()),
+            Self::Reduce { buffer, .. } => of(buffer),
+            Self::Broadcast { buffer, .. } => of(buffer),
+            Self::AllGather { blocks, .. } => blocks.len(),
+            Self::ReduceScatter { blocks, .. } => blocks.len(),
+            Self::Gather { blocks, .. } => blocks.len(),
+            Self::Scatter { blocks, .. } => blocks.len(),
             Self::AllToAll { input, blocks: BlockExchange::Even { .. }, .. } => {
                 elements(input.len_bytes(), element)
             }
@@ -344,34 +388,50 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// assert!(request.check(4, 0, 0).is_err()); // there is no rank in such a group
     /// # drop(signature);
     /// ```
-    // Most callers know the operation, so one arm is left of the inlined match.
-    #[inline(always)]
     pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
+        self.check_in::<String>(element, rank, world_size)
+    }
+
+    /// As [`check`](Self::check), where nobody asks what is wrong. Where the operation is known, one arm is left of the match.
+    #[inline(always)]
+    pub(crate) fn is_sensible(&self, element: usize, rank: usize, world_size: usize) -> bool {
+        self.check_in::<Unsaid>(element, rank, world_size).is_ok()
+    }
+
+    #[inline(always)]
+    fn check_in<W: Words>(&self, element: usize, rank: usize, world_size: usize) -> Result<(), W> {
+        let out_of_range = |what: &str, rank: usize| {
+            W::say(|| format!("{what} {rank} is out of range: the ranks of this group are 0..{world_size}"))
+        };
         if rank >= world_size {
-            return Err(format!("rank {rank} is out of range: the ranks of this group are 0..{world_size}"));
+            return Err(out_of_range("rank", rank));
         }
         if let Some(root) = self.root().filter(|&root| root >= world_size) {
-            return Err(format!("root {root} is out of range: the ranks of this group are 0..{world_size}"));
+            return Err(out_of_range("root", root));
         }
         let for_all = |blocks: &Layout| match blocks.world_size() {
             ranks if ranks == world_size => Ok(()),
-            ranks => Err(format!("{ranks} blocks for {world_size} ranks")),
+            ranks => Err(W::say(|| format!("{ranks} blocks for {world_size} ranks"))),
         };
-        match self {
-            Self::AllReduce { buffers: Buffers::InPlace(buffer), .. }
-            | Self::Scan { buffers: Buffers::InPlace(buffer), .. }
-            | Self::Reduce { buffer, .. }
-            | Self::Broadcast { buffer, .. } => {
-                let bytes = buffer.len_bytes();
-                check_lengths(element, [("buffer", Some(bytes), Some(elements(bytes, element)), Why::Block)])
-            }
-            Self::AllReduce { buffers: Buffers::Separate(input, output), .. }
-            | Self::Scan { buffers: Buffers::Separate(input, output), .. } => {
+        let whole = |buffer: &O| {
+            let bytes = buffer.len_bytes();
+            check_lengths(element, [("buffer", Some(bytes), Some(elements(bytes, element)), Why::Block)])
+        };
+        let wholes = |buffers: &Buffers<I, O>| match buffers {
+            Buffers::InPlace(buffer) => whole(buffer),
+            Buffers::Separate(input, output) => {
                 let (bytes, count) = (input.len_bytes(), elements(input.len_bytes(), element));
                 let why = Why::Because("as many as input has");
                 let output = ("output", Some(output.len_bytes()), Some(count), why);
                 check_lengths(element, [("input", Some(bytes), Some(count), Why::Block), output])
             }
+        };
+        // One arm for each: what several share is found by an address, and must be in memory.
+        match self {
+            Self::AllReduce { buffers, .. } => wholes(buffers),
+            Self::Scan { buffers, .. } => wholes(buffers),
+            Self::Reduce { buffer, .. } => whole(buffer),
+            Self::Broadcast { buffer, .. } => whole(buffer),
             Self::AllGather { buffers, blocks } => {
                 for_all(blocks)?;
                 match buffers {
@@ -403,7 +463,8 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
                 check_lengths(element, [whole, at_place("output", output.as_ref(), blocks, *root, rank)])
             }
             Self::AllToAll { input, output, blocks: BlockExchange::Even { count } } => {
-                let expected = count.checked_mul(world_size).ok_or("counts whose sum does not fit")?;
+                let expected = count.checked_mul(world_size);
+                let expected = expected.ok_or_else(|| W::say(|| "counts whose sum does not fit".to_owned()))?;
                 let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);
                 let why = Why::Because("as many as input has");
                 let input = ("input", input, Some(expected), Why::Because("as many for each rank"));
@@ -417,9 +478,9 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
                 let output = ("output", output, Some(recv.len()), Why::Because("the sum of recv_counts"));
                 check_lengths(element, [input, output])?;
                 match (send.block(rank).len(), recv.block(rank).len()) {
-                    (to, from) if to != from => Err(format!(
-                        "this rank sends {to} elements to itself, and expects {from} from itself"
-                    )),
+                    (to, from) if to != from => Err(W::say(|| {
+                        format!("this rank sends {to} elements to itself, and expects {from} from itself")
+                    })),
                     _ => Ok(()),
                 }
             }

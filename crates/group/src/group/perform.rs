@@ -3,13 +3,14 @@
 //! A method knows its operation, so of each match on the request one arm is left where all of this is inlined: that halves what a small operation does before its
 //! backend begins.
 
-use crate::group::call::{Call, HostRequest, OwnedCall, check, element};
+use crate::group::call::{Call, HostCall, HostRequest, OwnedCall, check, element, is_sensible};
 use crate::group::memory::{Changed, Extent, OwnedBuffer};
 use crate::group::pending::Pending;
-use crate::group::pre_mul_sum::{self, Products};
+use crate::group::pre_mul_sum;
 use crate::group::request::{BlockExchange, Request};
 use crate::group::work::Buffer;
 use crate::{ProcessGroup, Work};
+use std::mem::ManuallyDrop;
 use phalanx_core::{CallSite, DType, Element, Error, Layout, Method, OpKind, Result, Signature};
 
 pub(crate) fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -> Error {
@@ -81,36 +82,42 @@ impl ProcessGroup {
     ) -> Result<()> {
         // A barrier has no elements, of whichever type it was asked for.
         let dtype = (request.kind() != OpKind::Barrier).then_some(dtype);
-        let signature = self.signature_of(op, dtype, &request, detail, site)?;
+        let signature = self.signature_of(op, dtype, &request, detail, site);
         self.perform_as(signature, request)
     }
 
     /// Performs `request` as the call that all ranks agree on.
     #[inline(always)]
     pub(crate) fn perform_as(&self, signature: Signature, request: HostRequest<'_>) -> Result<()> {
-        match pre_mul_sum::of(&request, signature.dtype) {
-            None => self.run(&signature, request),
-            Some(products) => self.perform_on_products(products, &signature, request),
+        let (rank, world_size) = (self.rank(), self.world_size());
+        // Of what may be dropped here, or referred to elsewhere, the compiler keeps a copy in memory, and forgets which operation it is.
+        let request = ManuallyDrop::new(request);
+        let is_plain = request.operator().is_none_or(|reduce| reduce.factor().is_none())
+            && self.owner_process.is_here()
+            && is_sensible(&signature, &request, rank, world_size);
+        let request = ManuallyDrop::into_inner(request);
+        if !is_plain {
+            return self.refuse_or_multiply(&signature, request);
         }
-    }
-
-    /// Performs `request`, whose contributions are multiplied first.
-    #[cold]
-    fn perform_on_products(
-        &self,
-        products: Products,
-        signature: &Signature,
-        request: HostRequest<'_>,
-    ) -> Result<()> {
-        // What is refused leaves the buffers as they are.
-        check(signature, signature.dtype, &request, self.rank(), self.world_size())?;
-        products.perform(request, self.rank(), |request| self.run(signature, request))
-    }
-
-    #[inline(always)]
-    fn run(&self, signature: &Signature, request: HostRequest<'_>) -> Result<()> {
-        let call = Call::new(signature, request, self.rank(), self.world_size())?;
+        let call = HostCall::checked(&signature, request, rank, world_size);
         self.backend.perform(call, self.timeout())
+    }
+
+    /// Performs `request` after its contributions have been multiplied, if it makes sense.
+    #[cold]
+    fn refuse_or_multiply(&self, signature: &Signature, request: HostRequest<'_>) -> Result<()> {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        self.check_process(signature.op)?;
+        let Some(products) = pre_mul_sum::of(&request, signature.dtype) else {
+            return Call::new(signature, request, rank, world_size)
+                .and_then(|call| self.backend.perform(call, self.timeout()));
+        };
+        // What is refused leaves the buffers as they are.
+        check(signature, signature.dtype, &request, rank, world_size)?;
+        products.perform(request, rank, |request| {
+            let call = Call::new(signature, request, rank, world_size)?;
+            self.backend.perform(call, self.timeout())
+        })
     }
 
     /// A call on this rank, blocking or not.
@@ -122,7 +129,8 @@ impl ProcessGroup {
         detail: u64,
         site: CallSite,
     ) -> Result<Call<I, O>> {
-        let signature = self.signature_of(op, dtype, &request, detail, site)?;
+        self.check_process(op)?;
+        let signature = self.signature_of(op, dtype, &request, detail, site);
         Call::new(signature, request, self.rank(), self.world_size())
     }
 
@@ -135,21 +143,20 @@ impl ProcessGroup {
         request: &Request<I, O>,
         detail: u64,
         site: CallSite,
-    ) -> Result<Signature> {
-        self.check_process(op)?;
-        Ok(Signature {
+    ) -> Signature {
+        Signature {
             op,
             dtype,
             count: request.count(element(dtype)) as u64,
-            reduce: request.reduce().copied(),
+            reduce: request.operator(),
             root: request.root().map(|root| root as u32),
             detail,
-            method: match request.reduce() {
+            method: match request.operator() {
                 Some(_) if self.is_reproducible() => Method::IN_RANK_ORDER,
                 _ => Method::UNSAID,
             },
             site,
-        })
+        }
     }
 
     pub(crate) fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {
@@ -183,7 +190,8 @@ impl ProcessGroup {
         let dtype = Some(<B::Element as Element>::DTYPE);
         let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
         let request = request.map(owned, owned);
-        let signature = self.signature_of(op, dtype, &request, detail, site)?;
+        self.check_process(op)?;
+        let signature = self.signature_of(op, dtype, &request, detail, site);
         let pending = self.submit_as(signature, request)?;
         Ok(Work::new(pending, finish).of(self.in_flight(op)))
     }

@@ -156,7 +156,8 @@ impl Untyped<'_> {
         let own = |buffer: B| owned(buffer, dtype, op, &site);
         let request = request.try_map(own, own, |reduce: ReduceOp| reduce)?;
         let carried = (op != OpKind::Barrier).then_some(dtype);
-        let signature = group.signature_of(op, carried, &request, detail, site)?;
+        group.check_process(op)?;
+        let signature = group.signature_of(op, carried, &request, detail, site);
         let pending = group.submit_as(signature, request)?;
         Ok(Work::of_several(vec![pending], |_| Ok(())).of(group.in_flight(op)))
     }

@@ -22,7 +22,7 @@ use crate::host::scheduled::ScheduledBackend;
 use crate::quick_mutex::{QuickGuard, QuickMutex};
 use crate::trace::{Trace, clock};
 use phalanx_algo::{Kind, Selector, Way};
-use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Peer, ReduceOp, Result, Signature};
+use phalanx_core::{Cause, DType, Deadline, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
 use phalanx_kernels::{Kernel, copy_slice};
 use phalanx_shm::{Call, Fault, Givers, Own, Reduction, ShmTransport, Team, Transfer};
 use phalanx_trace::is_precise;
@@ -173,13 +173,14 @@ impl ShmTeam {
     /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
     pub(crate) fn perform_part(&self, whole: ParentCall<'_>, part: HostCall<'_>) -> Result<()> {
         let (signature, request) = part.into_parts();
-        let values = Values::of(signature, request.reduce().copied())?;
+        let mut values = Values::of(signature);
+        values.combined_by(request.reduce(), signature.op)?;
         self.health.remember(whole.seq, whole.signature, clock::now);
         let mut look = GroupCheck::of_part(&self.health, whole);
         let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, wait_check: &mut look };
         let team = &mut self.lock().team;
         let place = (self.health.rank, self.health.members().len());
-        run(team, shm_call, request, values, place).map_err(|fault| look.error(fault))
+        run(team, shm_call, request, &values, place).map_err(|fault| look.error(fault))
     }
 
     /// Memory of which each rank has `len` bytes of its own, a length for which there is a [`window_len`]. Collective.
@@ -246,7 +247,8 @@ impl Performer for Shared {
         let (signature, request) = call.into_parts();
         health.check(signature, || self.team.lock().seq + 1)?;
         self.messages.check_order(signature)?;
-        let values = Values::of(signature, request.reduce().copied())?;
+        let mut values = Values::of(signature);
+        values.combined_by(request.reduce(), signature.op)?;
         let mut state = self.team.lock();
         let State { team, seq } = &mut *state;
         *seq += 1;
@@ -265,7 +267,7 @@ impl Performer for Shared {
             look.log_on_the_way();
         }
         let shm_call = &mut Call { seq: *seq, signature, wait_check: &mut look };
-        if let Err(fault) = run(team, shm_call, request, values, place) {
+        if let Err(fault) = run(team, shm_call, request, &values, place) {
             return Err(look.error(fault));
         }
         if let Some(not_taken) = team.not_taken() {
@@ -320,7 +322,6 @@ impl Drop for TakesMessages<'_> {
 const BY_MESSAGES: &str = "messages";
 
 /// What elements are, and how they are combined.
-#[derive(Clone, Copy)]
 struct Values {
     dtype: Option<DType>,
     element: usize,
@@ -329,21 +330,27 @@ struct Values {
 }
 
 impl Values {
-    fn of(signature: &Signature, reduce: Option<ReduceOp>) -> Result<Self> {
+    /// Those of a call that does not combine anything.
+    #[inline(always)]
+    fn of(signature: &Signature) -> Self {
         let dtype = signature.carries();
-        let element = element(dtype);
-        let (Some(op), Some(of)) = (reduce, dtype) else {
-            return Ok(Self { dtype, element, kernel: None });
-        };
-        match Kernel::new(op, of) {
-            Some(kernel) => Ok(Self { dtype, element, kernel: Some(kernel) }),
-            None => Err(Error::misuse(signature.op, format!("{op} is not defined for {of}"))),
+        Self { dtype, element: element(dtype), kernel: None }
+    }
+
+    /// Finds the kernel of a call that combines.
+    #[inline(always)]
+    fn combined_by(&mut self, reduce: Option<&ReduceOp>, op: OpKind) -> Result<()> {
+        let (Some(reduce), Some(dtype)) = (reduce, self.dtype) else { return Ok(()) };
+        self.kernel = Kernel::new(*reduce, dtype);
+        match self.kernel {
+            Some(_) => Ok(()),
+            None => Err(Error::misuse(op, format!("{reduce} is not defined for {dtype}"))),
         }
     }
 
-    fn reduction(self, root: Option<usize>) -> Reduction {
-        let Self { element, kernel, .. } = self;
-        Reduction { kernel: kernel.expect("reductions have a kernel"), element, root }
+    fn reduction(&self, root: Option<usize>) -> Reduction {
+        let kernel = self.kernel.expect("reductions have a kernel");
+        Reduction { kernel, element: self.element, root }
     }
 }
 
@@ -352,7 +359,7 @@ fn run(
     team: &mut Team,
     shm: &mut Call<'_>,
     request: Request<&[u8], &mut [u8]>,
-    values: Values,
+    values: &Values,
     (rank, world_size): (usize, usize),
 ) -> Result<(), Fault> {
     let element = values.element;
