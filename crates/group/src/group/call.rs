@@ -155,6 +155,16 @@ impl<I, O, S: Borrow<Signature>> Call<I, O, S> {
         (self.signature, self.request)
     }
 
+    /// Both, where they are: to move a request takes longer than to read it.
+    pub(crate) fn parts_mut(&mut self) -> (&S, &mut Request<I, O>) {
+        (&self.signature, &mut self.request)
+    }
+
+    /// The request, of which none is left in the call.
+    pub(crate) fn take_request(&mut self) -> Request<I, O> {
+        std::mem::replace(&mut self.request, Request::Barrier)
+    }
+
     /// The rank that it was made for, and how many there are.
     pub(crate) fn place(&self) -> (usize, usize) {
         (self.rank, self.world_size)
@@ -464,7 +474,8 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
             }
             Self::AllToAll { input, output, blocks: BlockExchange::Even { count } } => {
                 let expected = count.checked_mul(world_size);
-                let expected = expected.ok_or_else(|| W::say(|| "counts whose sum does not fit".to_owned()))?;
+                let expected =
+                    expected.ok_or_else(|| W::say(|| "counts whose sum does not fit".to_owned()))?;
                 let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);
                 let why = Why::Because("as many as input has");
                 let input = ("input", input, Some(expected), Why::Because("as many for each rank"));

@@ -111,7 +111,7 @@ pub(crate) fn derived<E>(
             let blocks = BlockExchange::Uneven { send, recv };
             perform(Request::AllToAll { input: input.unwrap_or_default(), output, blocks })
         }
-        Request::Scan { buffers, reduce } => {
+        Request::Scan { mut buffers, reduce } => {
             let buffer = buffers.whole();
             let (len, count) = (buffer.len(), buffer.len() / element);
             let mut all = Scratch::new(len * world_size);

@@ -158,9 +158,9 @@ impl Writable for OwnedBuffer {
     }
 }
 
-impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
+impl Buffers<&[u8], &mut [u8]> {
     /// The output, to which an input of the same length is copied.
-    pub(crate) fn whole(self) -> &'a mut [u8] {
+    pub(crate) fn whole(&mut self) -> &mut [u8] {
         match self {
             Self::InPlace(buffer) => buffer,
             Self::Separate(input, output) => {
@@ -171,7 +171,7 @@ impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
     }
 
     /// The output, to which an input is copied as its part `own`.
-    pub(crate) fn with_own(self, own: Range<usize>) -> &'a mut [u8] {
+    pub(crate) fn with_own(&mut self, own: Range<usize>) -> &mut [u8] {
         match self {
             Self::InPlace(buffer) => buffer,
             Self::Separate(input, output) => {

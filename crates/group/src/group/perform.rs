@@ -10,8 +10,9 @@ use crate::group::pre_mul_sum;
 use crate::group::request::{BlockExchange, Request};
 use crate::group::work::Buffer;
 use crate::{ProcessGroup, Work};
-use std::mem::ManuallyDrop;
+use bytemuck::Pod;
 use phalanx_core::{CallSite, DType, Element, Error, Layout, Method, OpKind, Result, Signature};
+use std::mem::ManuallyDrop;
 
 pub(crate) fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -> Error {
     Error::misuse(op, format!("{what}, at {site}"))
@@ -66,17 +67,16 @@ impl ProcessGroup {
         detail: u64,
         site: CallSite,
     ) -> Result<()> {
-        let request = request.map(bytemuck::cast_slice, bytemuck::cast_slice_mut);
-        self.perform_bytes(op, T::DTYPE, request, detail, site)
+        self.perform_of(op, T::DTYPE, request, detail, site)
     }
 
-    /// As `perform`, of elements of this type as bytes.
+    /// As `perform`, of elements of `dtype`, or their bytes.
     #[inline(always)]
-    pub(crate) fn perform_bytes(
+    pub(crate) fn perform_of<T: Pod>(
         &self,
         op: OpKind,
         dtype: DType,
-        request: HostRequest<'_>,
+        request: Request<&[T], &mut [T]>,
         detail: u64,
         site: CallSite,
     ) -> Result<()> {
@@ -88,19 +88,23 @@ impl ProcessGroup {
 
     /// Performs `request` as the call that all ranks agree on.
     #[inline(always)]
-    pub(crate) fn perform_as(&self, signature: Signature, request: HostRequest<'_>) -> Result<()> {
-        let (rank, world_size) = (self.rank(), self.world_size());
+    pub(crate) fn perform_as<T: Pod>(
+        &self,
+        signature: Signature,
+        request: Request<&[T], &mut [T]>,
+    ) -> Result<()> {
+        let (rank, world_size, timeout) = (self.rank(), self.world_size(), self.timeout());
         // Of what may be dropped here, or referred to elsewhere, the compiler keeps a copy in memory, and forgets which operation it is.
         let request = ManuallyDrop::new(request);
         let is_plain = request.operator().is_none_or(|reduce| reduce.factor().is_none())
             && self.owner_process.is_here()
             && is_sensible(&signature, &request, rank, world_size);
-        let request = ManuallyDrop::into_inner(request);
-        if !is_plain {
-            return self.refuse_or_multiply(&signature, request);
+        let bytes = ManuallyDrop::into_inner(request).map(bytemuck::cast_slice, bytemuck::cast_slice_mut);
+        if is_plain {
+            self.backend.perform(HostCall::checked(&signature, bytes, rank, world_size), timeout)
+        } else {
+            self.refuse_or_multiply(&signature, bytes)
         }
-        let call = HostCall::checked(&signature, request, rank, world_size);
-        self.backend.perform(call, self.timeout())
     }
 
     /// Performs `request` after its contributions have been multiplied, if it makes sense.

@@ -127,7 +127,7 @@ impl Untyped<'_> {
             |reduce| reduce,
         )?;
         let detail = group.detail_of(&request);
-        group.perform_bytes(op, dtype, request, detail, site)
+        group.perform_of(op, dtype, request, detail, site)
     }
 
     /// Begins `request`, which owns its buffers until it is over. They are dropped then, on whichever thread has ended it.

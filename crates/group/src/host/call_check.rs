@@ -16,13 +16,19 @@ pub(crate) struct CallCheck<'a> {
     limit: Duration,
     /// Since when its time runs: when it first had to wait for long, or before.
     since: Option<Instant>,
+    /// The ranks share memory: of one that has left, nothing is on its way.
+    in_memory: bool,
+    wait: Option<Box<LongWait>>,
+}
+
+/// What a check knows of a wait that takes long. Most calls have none, and a check is made for every call.
+#[derive(Debug, Default)]
+struct LongWait {
     /// The arbiter knows that we wait.
     stalled: bool,
     /// The thread is known to wait.
     here: Here,
     reminder: Option<Reminder>,
-    /// The ranks share memory: of one that has left, nothing is on its way.
-    in_memory: bool,
     /// The rank of the job that had left at the last look, where they do.
     left: Option<usize>,
     /// The rank of the job whose process had ended at the last look.
@@ -30,7 +36,7 @@ pub(crate) struct CallCheck<'a> {
     seen: Option<Seen>,
 }
 
-/// What ends the wait. Boxed: a check is made for every call, and hardly ever sees anything.
+/// What ends the wait.
 #[derive(Debug)]
 enum Seen {
     /// The group has failed.
@@ -38,7 +44,7 @@ enum Seen {
     /// Time is up, and this rank has not come.
     Late(usize),
     /// A rank left, or has ended.
-    Gone(Box<Cause>),
+    Gone(Cause),
 }
 
 /// The wait is over without what was waited for: the check knows why.
@@ -48,20 +54,7 @@ pub(crate) struct WaitEnds;
 impl<'a> CallCheck<'a> {
     #[inline(always)]
     pub(crate) fn new(health: &'a GroupHealth, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
-        Self {
-            health,
-            signature,
-            seq,
-            limit,
-            since: None,
-            stalled: false,
-            here: None,
-            reminder: None,
-            in_memory: false,
-            left: None,
-            ended: None,
-            seen: None,
-        }
+        Self { health, signature, seq, limit, since: None, in_memory: false, wait: None }
     }
 
     /// For a part of a call, whose time is running.
@@ -84,20 +77,16 @@ impl<'a> CallCheck<'a> {
     /// The call as errors describe it.
     pub(crate) fn told(&self) -> ErrorContext<'a> {
         let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
-        self.after(elapsed)
-    }
-
-    fn after(&self, elapsed: Duration) -> ErrorContext<'a> {
         ErrorContext { signature: self.signature, seq: self.seq, message: None, bytes: (0, 0), elapsed }
     }
 
     /// The error for what a look has seen, unless that is no more than that the group has failed.
     pub(crate) fn error(&mut self) -> Option<Error> {
         let told = self.told();
-        match self.seen.take()? {
+        match self.wait.take()?.seen? {
             Seen::Failure => None,
             Seen::Late(peer) => Some(self.health.timed_out([peer], told)),
-            Seen::Gone(cause) => Some(self.health.fail(*cause, told)),
+            Seen::Gone(cause) => Some(self.health.fail(cause, told)),
         }
     }
 
@@ -109,14 +98,12 @@ impl<'a> CallCheck<'a> {
         now: Instant,
     ) -> Result<Duration, WaitEnds> {
         if self.health.latch.cause().is_some() {
-            self.seen = Some(Seen::Failure);
-            return Err(WaitEnds);
+            return self.ends(Seen::Failure);
         }
         let since = *self.since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
         let elapsed = now.saturating_duration_since(since);
         if elapsed >= self.limit {
-            self.seen = Some(Seen::Late(peer));
-            return Err(WaitEnds);
+            return self.ends(Seen::Late(peer));
         }
         Ok(elapsed)
     }
@@ -125,32 +112,34 @@ impl<'a> CallCheck<'a> {
     pub(crate) fn look(&mut self, peer: usize, waited: Duration) -> Result<(), WaitEnds> {
         let now = Instant::now();
         let elapsed = self.elapsed(peer, waited, now)?;
+        let wait = self.wait.get_or_insert_default();
         if self.in_memory
-            && let Some(peer) = self.health.left_memory([peer], &mut self.left)
+            && let Some(peer) = self.health.left_memory([peer], &mut wait.left)
         {
-            return self.gone(Cause::Lost { peer, how: Loss::Left });
+            return self.ends(Seen::Gone(Cause::Lost { peer, how: Loss::Left }));
         }
         if elapsed < stall_time(self.limit) {
             return Ok(());
         }
-        if !std::mem::replace(&mut self.stalled, true) && self.seq > 0 {
+        if !std::mem::replace(&mut wait.stalled, true) && self.seq > 0 {
             self.health.stalled();
-            self.here = self.health.waits();
+            wait.here = self.health.waits();
         }
-        let told = self.after(elapsed);
-        let reminder = self.reminder.get_or_insert_with(|| Reminder::new(self.limit, elapsed));
+        let (signature, seq) = (self.signature, self.seq);
+        let told = ErrorContext { signature, seq, message: None, bytes: (0, 0), elapsed };
+        let reminder = wait.reminder.get_or_insert_with(|| Reminder::new(self.limit, elapsed));
         self.health.remind(reminder, [peer], told);
         if let Some(peer) = self.health.gone([peer], now) {
-            return self.gone(Cause::Lost { peer, how: Loss::Left });
+            return self.ends(Seen::Gone(Cause::Lost { peer, how: Loss::Left }));
         }
-        if let Some(cause) = self.health.ended_unheard([peer], &mut self.ended) {
-            return self.gone(cause);
+        if let Some(cause) = self.health.ended_unheard([peer], &mut wait.ended) {
+            return self.ends(Seen::Gone(cause));
         }
         Ok(())
     }
 
-    fn gone(&mut self, cause: Cause) -> Result<(), WaitEnds> {
-        self.seen = Some(Seen::Gone(Box::new(cause)));
+    fn ends<T>(&mut self, seen: Seen) -> Result<T, WaitEnds> {
+        self.wait.get_or_insert_default().seen = Some(seen);
         Err(WaitEnds)
     }
 }

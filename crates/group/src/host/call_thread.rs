@@ -58,12 +58,17 @@ impl CallThread {
 
 /// Blocking calls come after what was begun before them, which is performed here unless it is being performed. It ends: every job has a deadline, and
 /// none ends the thread.
+#[inline]
 pub(crate) fn wait_until_empty(performer: &impl Performer) {
+    if performer.call_thread().unfinished.load(Ordering::Acquire) != 0 {
+        finish_all(performer);
+    }
+}
+
+#[cold]
+fn finish_all(performer: &impl Performer) {
     let call_thread = performer.call_thread();
     let is_empty = || call_thread.unfinished.load(Ordering::Acquire) == 0;
-    if is_empty() {
-        return;
-    }
     perform_until(performer, &is_empty);
     let mut finishing = call_thread.finishing();
     while !is_empty() {

@@ -147,10 +147,10 @@ impl Parts<'_> {
                 derived(request, dtype, rank, world_size, |part| self.perform(part, way))
             }
             request if way == LevelsWay::Direct => self.flat(request),
-            Request::AllReduce { buffers, reduce } => self.all_reduce(buffers.whole(), reduce, way),
+            Request::AllReduce { mut buffers, reduce } => self.all_reduce(buffers.whole(), reduce, way),
             Request::Reduce { buffer, reduce, root } => self.reduce(buffer, reduce, root),
             Request::Broadcast { buffer, root } => self.broadcast(buffer, root),
-            Request::AllGather { buffers, blocks } => match per_host {
+            Request::AllGather { mut buffers, blocks } => match per_host {
                 None => self.flat(Request::AllGather { buffers, blocks }),
                 Some(per_host) => {
                     let own = self.bytes(blocks.block(self.levels.health.rank));

@@ -172,7 +172,7 @@ impl ShmTeam {
 
     /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
     pub(crate) fn perform_part(&self, whole: ParentCall<'_>, part: HostCall<'_>) -> Result<()> {
-        let (signature, request) = part.into_parts();
+        let (signature, mut request) = part.into_parts();
         let mut values = Values::of(signature);
         values.combined_by(request.reduce(), signature.op)?;
         self.health.remember(whole.seq, whole.signature, clock::now);
@@ -180,7 +180,7 @@ impl ShmTeam {
         let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, wait_check: &mut look };
         let team = &mut self.lock().team;
         let place = (self.health.rank, self.health.members().len());
-        run(team, shm_call, request, &values, place).map_err(|fault| look.error(fault))
+        run(team, shm_call, &mut request, &values, place).map_err(|fault| look.error(fault))
     }
 
     /// Memory of which each rank has `len` bytes of its own, a length for which there is a [`window_len`]. Collective.
@@ -240,11 +240,19 @@ impl Performer for Shared {
         &self.team.health
     }
 
-    fn perform(&self, call: HostCall<'_>, limit: Duration) -> Result<()> {
+    fn perform(&self, mut call: HostCall<'_>, limit: Duration) -> Result<()> {
+        self.perform_in_place(&mut call, limit)
+    }
+}
+
+impl Shared {
+    /// Performs a collective on the calling thread. The request is of no use afterwards: to move it here would take longer than some requests do.
+    #[inline(always)]
+    fn perform_in_place(&self, call: &mut HostCall<'_>, limit: Duration) -> Result<()> {
         let health = &self.team.health;
         let place = (health.rank, health.members().len());
         call.check_place(place.0, place.1)?;
-        let (signature, request) = call.into_parts();
+        let (signature, request) = call.parts_mut();
         health.check(signature, || self.team.lock().seq + 1)?;
         self.messages.check_order(signature)?;
         let mut values = Values::of(signature);
@@ -253,7 +261,7 @@ impl Performer for Shared {
         let State { team, seq } = &mut *state;
         *seq += 1;
         if self.messages.is_forced(signature.op) {
-            let outcome = self.perform_by_messages(*seq, signature, request, limit);
+            let outcome = self.perform_by_messages(*seq, signature, call.take_request(), limit);
             if outcome.is_err() {
                 // Who waits in the team for this rank hears of it at once.
                 team.close();
@@ -280,9 +288,7 @@ impl Performer for Shared {
         }
         Ok(())
     }
-}
 
-impl Shared {
     /// As collective number `seq`, whose turn it is.
     fn perform_by_messages(
         &self,
@@ -354,11 +360,11 @@ impl Values {
     }
 }
 
-/// Has the team perform a request.
+/// Has the team perform a request, which is of no use afterwards.
 fn run(
     team: &mut Team,
     shm: &mut Call<'_>,
-    request: Request<&[u8], &mut [u8]>,
+    request: &mut HostRequest<'_>,
     values: &Values,
     (rank, world_size): (usize, usize),
 ) -> Result<(), Fault> {
@@ -370,8 +376,8 @@ fn run(
     let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
     match request {
         Request::AllReduce { buffers, .. } => team.all_reduce(shm, buffers.whole(), values.reduction(None)),
-        Request::Reduce { buffer, root, .. } => team.all_reduce(shm, buffer, values.reduction(Some(root))),
-        Request::Broadcast { buffer, root } => team.broadcast(shm, buffer, root),
+        Request::Reduce { buffer, root, .. } => team.all_reduce(shm, buffer, values.reduction(Some(*root))),
+        Request::Broadcast { buffer, root } => team.broadcast(shm, buffer, *root),
         Request::AllGather { buffers, blocks } => {
             let block = |rank| bytes(blocks.block(rank));
             let buffer = buffers.with_own(block(rank));
@@ -382,7 +388,7 @@ fn run(
                 part: &|_| block(rank),
                 place: Some(&block),
                 own: None,
-                layout: Some(&blocks),
+                layout: Some(blocks),
             };
             team.pull(shm, phalanx_shm::Buffers::InPlace(buffer), transfer)
         }
@@ -391,46 +397,47 @@ fn run(
                 Buffers::InPlace(buffer) => phalanx_shm::Buffers::InPlace(buffer),
                 Buffers::Separate(input, output) => phalanx_shm::Buffers::Separate(input, output),
             };
-            team.reduce_scatter(shm, buffers, &blocks, values.reduction(None))
+            team.reduce_scatter(shm, buffers, blocks, values.reduction(None))
         }
         Request::Gather { input, output, blocks, root } => {
             let block = |rank| bytes(blocks.block(rank));
             let takes = output.is_some();
-            let output = output.unwrap_or_default();
+            let output = output.as_deref_mut().unwrap_or_default();
             let own = input.filter(|_| takes).map(|input| Own { from: 0..input.len(), to: block(rank) });
             let input = input.unwrap_or_default();
             let whole = |_| 0..input.len();
             let transfer = Transfer {
                 same: true,
-                givers: Givers::AllBut(root),
+                givers: Givers::AllBut(*root),
                 largest: blocks.longest() * element,
                 part: &whole,
                 place: if takes { Some(&block) } else { None },
                 own: own.as_ref(),
-                layout: Some(&blocks),
+                layout: Some(blocks),
             };
             team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)
         }
         Request::Scatter { input, output, blocks, root } => {
             let block = |rank| bytes(blocks.block(rank));
             let own = output.is_some().then(|| Own { from: block(rank), to: 0..block(rank).len() });
-            let output = output.unwrap_or_default();
+            let output = output.as_deref_mut().unwrap_or_default();
             let len = output.len();
             let whole = |_| 0..len;
             let transfer = Transfer {
                 same: false,
-                givers: Givers::Only(root),
+                givers: Givers::Only(*root),
                 largest: blocks.longest() * element,
                 part: &block,
-                place: if rank == root { None } else { Some(&whole) },
+                place: if rank == *root { None } else { Some(&whole) },
                 own: own.as_ref().filter(|_| input.is_some()),
-                layout: Some(&blocks),
+                layout: Some(blocks),
             };
             team.pull(shm, phalanx_shm::Buffers::Separate(input.unwrap_or_default(), output), transfer)
         }
         Request::AllToAll { input, output, blocks } => {
             let is_even = matches!(blocks, BlockExchange::Even { .. });
-            let (send, recv) = blocks.layouts(world_size);
+            let (send, recv) =
+                std::mem::replace(blocks, BlockExchange::Even { count: 0 }).layouts(world_size);
             let (part, place) = (|rank| bytes(send.block(rank)), |rank| bytes(recv.block(rank)));
             let transfer = Transfer {
                 same: false,
@@ -441,7 +448,7 @@ fn run(
                 own: None,
                 layout: is_even.then_some(&send),
             };
-            let buffers = phalanx_shm::Buffers::Separate(input, &mut *output);
+            let buffers = phalanx_shm::Buffers::Separate(input, output);
             if is_even {
                 team.pull(shm, buffers, transfer)
             } else {
@@ -451,9 +458,12 @@ fn run(
             copy_slice(&mut output[place(rank)], &input[part(rank)]);
             Ok(())
         }
-        request @ Request::Scan { .. } => derived(request, values.dtype, rank, world_size, |part| {
-            run(team, shm, part, values, (rank, world_size))
-        }),
+        Request::Scan { .. } => {
+            let scan = std::mem::replace(request, Request::Barrier);
+            derived(scan, values.dtype, rank, world_size, |mut part| {
+                run(team, shm, &mut part, values, (rank, world_size))
+            })
+        }
         Request::Barrier => team.barrier(shm),
     }
 }
@@ -488,9 +498,9 @@ impl Backend for ShmBackend {
         self.health().job.place().timeout
     }
 
-    fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, mut call: HostCall<'_>, timeout: Duration) -> Result<()> {
         call_thread::wait_until_empty(&*self.shared);
-        self.shared.perform(call, timeout)
+        self.shared.perform_in_place(&mut call, timeout)
     }
 
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
