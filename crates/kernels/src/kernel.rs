@@ -23,6 +23,7 @@ impl Kernel {
     ///
     /// # Cost
     /// One atomic load (what the CPU offers was found out before) and one jump.
+    #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Option<Self> {
         Self::of(Instance::best(), op, dtype)
     }
@@ -34,6 +35,7 @@ impl Kernel {
     }
 
     /// `instance` must be available: [`Kernel::reduce`] relies on it.
+    #[inline]
     fn of(instance: Instance, op: ReduceOp, dtype: DType) -> Option<Self> {
         let reduce = match instance {
             Instance::Plain => reference::kernel(op, dtype),

@@ -12,9 +12,9 @@
 //! Every element is combined once or by all in the same order, that of the ranks: the same bits everywhere.
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
-use crate::copy_path::{WINDOW_BYTES, lines};
+use crate::copy_path::WINDOW_BYTES;
 use crate::plan::{Kind, Plan};
-use crate::region::{FIRST_WORDS, SLOT_LEN, Words};
+use crate::region::{SLOT_LEN, Words};
 use crate::span::{List, Span};
 use crate::team::{Room, Team};
 use crate::{Call, Fault};
@@ -25,9 +25,9 @@ use std::ops::Range;
 
 /// A reduction of elements of one type.
 #[derive(Debug, Clone, Copy)]
-pub struct Reduction {
+pub struct Reduction<'k> {
     /// How two become one.
-    pub kernel: Kernel,
+    pub kernel: &'k Kernel,
     /// Bytes of an element.
     pub element: usize,
     /// The rank that gets the result; all, if none is named.
@@ -44,7 +44,7 @@ impl Team {
         &mut self,
         call: &mut Call<'_>,
         buffer: &mut [u8],
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<(), Fault> {
         let len = buffer.len();
         // SAFETY: borrowed for the whole call; what the others write of it they write before they say that they are
@@ -90,28 +90,33 @@ impl Team {
         input: Span,
         part: Range<usize>,
         output: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<(), Fault> {
-        let mut words = [0u64; FIRST_WORDS];
-        let own = lines(&mut words);
-        own.part(0..input.len()).copy_from(input);
         let piece = self.next_piece();
         self.reserve(piece, Room::Line, call)?;
-        self.post(piece, &words[..input.len().div_ceil(8)]);
+        self.post_bytes(piece, input);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
                 let data = self.region.slot(peer, piece).lines().part(part.clone());
                 self.arrived_with(peer, piece, data, call)?;
             }
-            let source = |rank| {
-                let whole = if rank == self.rank { own } else { self.region.slot(rank, piece).lines() };
+            self.combine_in_order(output, reduction, |rank| {
+                let whole = if rank == self.rank { input } else { self.region.slot(rank, piece).lines() };
                 whole.part(part.clone())
-            };
-            let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
-            Span::reduce(&[output], sources.as_slice(), &reduction.kernel, self.world_size);
+            });
         }
         self.done(piece);
         Ok(())
+    }
+
+    /// Combines what `source` names for each rank, in their order.
+    #[inline(always)]
+    fn combine_in_order(&self, output: Span, reduction: Reduction<'_>, source: impl Fn(usize) -> Span) {
+        if self.world_size == 2 {
+            return Span::reduce(&[output], &[source(0), source(1)], reduction.kernel, 2);
+        }
+        let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
+        Span::reduce(&[output], sources.as_slice(), reduction.kernel, self.world_size);
     }
 
     /// As [`all_reduce_inline`](Self::all_reduce_inline), through staging.
@@ -121,7 +126,7 @@ impl Team {
         input: Span,
         part: Range<usize>,
         output: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<(), Fault> {
         let piece = self.next_staged(1);
         self.reserve(piece, Room::Slot, call)?;
@@ -132,8 +137,10 @@ impl Team {
                 let data = self.region.staging(peer, piece).part(part.clone());
                 self.arrived_with(peer, piece, data, call)?;
             }
-            let sources = self.contributions(piece, part.clone(), input.part(part));
-            Span::reduce(&[output], sources.as_slice(), &reduction.kernel, self.world_size);
+            self.combine_in_order(output, reduction, |rank| {
+                let whole = if rank == self.rank { input } else { self.region.staging(rank, piece) };
+                whole.part(part.clone())
+            });
         }
         self.done(piece);
         Ok(())
@@ -156,7 +163,7 @@ impl Team {
         call: &mut Call<'_>,
         buffer: Span,
         per_piece: usize,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<bool, Fault> {
         let pieces = buffer.len().div_ceil(per_piece);
         let first = self.next_staged(pieces);
@@ -196,7 +203,7 @@ impl Team {
         &mut self,
         piece: u64,
         part: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
         call: &mut Call<'_>,
     ) -> Result<(), Fault> {
         // It has collected, and claimed, what was there before.
@@ -216,7 +223,7 @@ impl Team {
         &mut self,
         piece: u64,
         part: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
         call: &mut Call<'_>,
     ) -> Result<bool, Fault> {
         let mut all_staged = true;
@@ -237,7 +244,7 @@ impl Team {
             Some(root) if root == self.rank => &both[..1],
             Some(_) => &both[1..],
         };
-        Span::reduce(into, sources.as_slice(), &reduction.kernel, self.world_size);
+        Span::reduce(into, sources.as_slice(), reduction.kernel, self.world_size);
         self.combined(piece);
         Ok(true)
     }
@@ -246,7 +253,7 @@ impl Team {
         &mut self,
         piece: u64,
         part: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
         call: &mut Call<'_>,
     ) -> Result<(), Fault> {
         if reduction.is_for(self.rank) {
@@ -267,7 +274,7 @@ impl Team {
         &mut self,
         call: &mut Call<'_>,
         buffer: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<bool, Fault> {
         let piece = self.next_piece();
         self.reserve(piece, Room::Line, call)?;
@@ -297,7 +304,7 @@ impl Team {
                 let sources = List::new(parts.iter().map(|p| p.part(range.clone())), Span::EMPTY);
                 let sources = sources.as_slice();
                 let into = reduction.root.map_or(sources, |root| &sources[root..=root]);
-                self.under_lease(|| Span::reduce(into, sources, &reduction.kernel, self.world_size))?;
+                self.under_lease(|| Span::reduce(into, sources, reduction.kernel, self.world_size))?;
                 self.watch((self.rank + 1) % self.world_size, call)?;
             }
         } else if self.reads_memory && exposed.iter().all(|words| words[0] != 0) {
@@ -318,7 +325,7 @@ impl Team {
         buffer: Span,
         range: Range<usize>,
         exposed: &[Words],
-        reduction: Reduction,
+        reduction: Reduction<'_>,
         call: &mut Call<'_>,
     ) -> Result<(), Fault> {
         let own = buffer.part(range.clone());
@@ -330,7 +337,7 @@ impl Team {
         }
         let source = |rank| if rank == self.rank { own } else { part(rank) };
         let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
-        Span::reduce(&[own], sources.as_slice(), &reduction.kernel, self.world_size);
+        Span::reduce(&[own], sources.as_slice(), reduction.kernel, self.world_size);
         for peer in self.peers().filter(|&peer| reduction.is_for(peer)) {
             self.store(peer, addr(peer), own, call)?;
         }
@@ -338,7 +345,7 @@ impl Team {
     }
 }
 
-impl Reduction {
+impl Reduction<'_> {
     /// Whether a rank gets the result.
     pub(crate) fn is_for(&self, rank: usize) -> bool {
         self.root.is_none_or(|root| root == rank)

@@ -300,30 +300,11 @@ impl Team {
         let gives = pull.givers.contain(self.rank);
         if gives {
             self.reserve(piece, Room::Line, call)?;
-            // The fewer words are cleared, the sooner they are there.
-            let (mut few, mut many);
-            let words = if pull.largest * pull.parts(self.world_size) <= FIRST_WORDS * 8 {
-                few = [0; FIRST_WORDS];
-                &mut few[..]
-            } else {
-                many = [0; INLINE_WORDS];
-                &mut many[..]
-            };
-            let parts = lines(words);
-            let mut end = 0;
-            let mut show = |reader: usize| {
-                let part = (pull.part)(reader);
-                let place = at(reader)..at(reader) + part.len();
-                end = end.max(place.end);
-                parts.part(place).copy_from(source.part(part));
-            };
             if pull.same {
-                show(self.rank);
+                self.post_bytes(piece, source.part((pull.part)(self.rank)));
             } else {
-                self.peers().for_each(show);
+                self.post_parts(piece, source, pull);
             }
-            // The fewer lines are written, the sooner they are there.
-            self.post(piece, &words[..end.div_ceil(8)]);
         }
         if !gives {
             self.keep_own(source, output, pull);
@@ -342,6 +323,29 @@ impl Team {
             self.keep_own(source, output, pull);
         }
         Ok(())
+    }
+
+    /// Posts a part for each reader, where it looks for it.
+    fn post_parts(&mut self, piece: u64, source: Span, pull: Transfer<'_>) {
+        // The fewer words are cleared, the sooner they are there.
+        let (mut few, mut many);
+        let words = if pull.largest * self.world_size <= FIRST_WORDS * 8 {
+            few = [0; FIRST_WORDS];
+            &mut few[..]
+        } else {
+            many = [0; INLINE_WORDS];
+            &mut many[..]
+        };
+        let parts = lines(words);
+        let mut end = 0;
+        for reader in self.peers() {
+            let part = (pull.part)(reader);
+            let place = reader * pull.largest..reader * pull.largest + part.len();
+            end = end.max(place.end);
+            parts.part(place).copy_from(source.part(part));
+        }
+        // The fewer lines are written, the sooner they are there.
+        self.post(piece, &words[..end.div_ceil(8)]);
     }
 
     /// Takes this step's bytes from a giver, or all if they are not staged. Whether more may come.

@@ -22,7 +22,7 @@ impl Team {
         call: &mut Call<'_>,
         buffers: Buffers<'_>,
         blocks: &Layout,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<(), Fault> {
         let block = |rank| {
             let block = blocks.block(rank);
@@ -59,7 +59,7 @@ impl Team {
         &mut self,
         call: &mut Call<'_>,
         buffer: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<(), Fault> {
         let largest = buffer.len();
         let path = self.path(MemoryWay::Staged, largest, 1, true);
@@ -78,7 +78,7 @@ impl Team {
         offer: Parts<'_>,
         path: CopyPath,
         output: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
     ) -> Result<(), Fault> {
         let own = (offer.part)(self.rank);
         let steps = Self::steps(path, offer.largest);
@@ -152,7 +152,7 @@ impl Team {
         from: &Sources<'_>,
         range: Range<usize>,
         output: Span,
-        reduction: Reduction,
+        reduction: Reduction<'_>,
         call: &mut Call<'_>,
     ) -> Result<(), Fault> {
         let len = range.len();
@@ -176,7 +176,7 @@ impl Team {
                 }
             };
         }
-        Span::reduce(&[output.part(range)], sources.as_slice(), &reduction.kernel, self.world_size);
+        Span::reduce(&[output.part(range)], sources.as_slice(), reduction.kernel, self.world_size);
         let in_a_window = from.found.iter().any(|found| matches!(found, PartLocation::Mapped(_)));
         if in_a_window {
             self.was_given()?;

@@ -30,6 +30,31 @@ pub(crate) fn fetch(start: *const u8, len: usize) {
     let _ = (start, len);
 }
 
+/// The first bytes of a word; the others are zero. Nothing is written to memory and read back as a whole: a processor would wait for that.
+///
+/// # Safety
+/// `at` is valid for reads of `len` bytes, less than eight.
+#[inline]
+unsafe fn read_few(at: *const u8, len: usize) -> u64 {
+    let (mut word, mut read) = (0, 0);
+    if len & 4 != 0 {
+        // SAFETY: the first four.
+        word = u64::from(u32::from_le(unsafe { at.cast::<u32>().read_unaligned() }));
+        read = 4;
+    }
+    if len & 2 != 0 {
+        // SAFETY: the next two.
+        let two = u16::from_le(unsafe { at.add(read).cast::<u16>().read_unaligned() });
+        word |= u64::from(two) << (8 * read);
+        read += 2;
+    }
+    if len & 1 != 0 {
+        // SAFETY: the last.
+        word |= u64::from(unsafe { at.add(read).read() }) << (8 * read);
+    }
+    u64::from_le(word)
+}
+
 impl Span {
     pub(crate) const EMPTY: Self = Self { start: std::ptr::dangling_mut(), len: 0 };
 
@@ -129,6 +154,19 @@ impl Span {
         let mut word = [0; 8];
         self.part(n * 8..n * 8 + 8).read(&mut word);
         u64::from_ne_bytes(word)
+    }
+
+    /// Its bytes as words, of which the last is filled up with zeros.
+    pub(crate) fn words(self) -> impl ExactSizeIterator<Item = u64> {
+        (0..self.len.div_ceil(8)).map(move |n| {
+            let at = self.start.wrapping_add(8 * n);
+            match self.len - 8 * n {
+                // SAFETY: eight bytes of it or more begin there, which are valid for reads, as promised when it was made.
+                8.. => unsafe { at.cast::<u64>().read_unaligned() },
+                // SAFETY: so many begin there.
+                rest => unsafe { read_few(at, rest) },
+            }
+        })
     }
 
     /// Writes the `n`th of the words in it.

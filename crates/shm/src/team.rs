@@ -252,7 +252,8 @@ impl Team {
     /// The others, beginning after this rank, so that not all look at the same one first.
     pub(crate) fn peers(&self) -> impl ExactSizeIterator<Item = usize> + use<> {
         let (rank, world_size) = (self.rank, self.world_size);
-        (1..world_size).map(move |i| (rank + i) % world_size)
+        // A division would take longer than a look at a peer.
+        (1..world_size).map(move |i| if rank + i < world_size { rank + i } else { rank + i - world_size })
     }
 
     pub(crate) fn is_crowded(&self) -> bool {
@@ -413,13 +414,23 @@ impl Team {
     /// The lines must be taken from those that have read them. Where that is not [asked for ahead](Region::asks_ahead) it is asked for now: all lines at once, and not one
     /// after the other as they are written.
     pub(crate) fn post(&mut self, piece: u64, words: &[u64]) {
-        let asks_ahead = self.region.asks_ahead();
+        self.post_words(piece, words.iter().copied());
+    }
+
+    /// As [`post`](Self::post), with as many `bytes` in the lines as fit there. They go there as words, straight from where they lie.
+    pub(crate) fn post_bytes(&mut self, piece: u64, bytes: Span) {
+        self.post_words(piece, bytes.words());
+    }
+
+    #[inline(always)]
+    fn post_words(&mut self, piece: u64, words: impl ExactSizeIterator<Item = u64>) {
+        let (asks_ahead, len) = (self.region.asks_ahead(), words.len());
         let slot = self.region.slot(self.rank, piece);
-        if !asks_ahead && words.len() > LINE_WORDS {
-            slot.claim(words.len());
+        if !asks_ahead && len > LINE_WORDS {
+            slot.claim(len);
         }
         for (to, from) in slot.words.iter().zip(words) {
-            to.store(*from, Ordering::Relaxed);
+            to.store(from, Ordering::Relaxed);
         }
         slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
         slot.seq.store(self.seq, Ordering::Relaxed);
@@ -428,7 +439,7 @@ impl Team {
         self.unheard = true;
         self.posted = piece;
         if asks_ahead {
-            self.region.slot(self.rank, piece + 1).claim(words.len());
+            self.region.slot(self.rank, piece + 1).claim(len);
         }
     }
 

@@ -18,8 +18,8 @@ use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature}
 use phalanx_kernels::Kernel;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, LazyLock};
 use std::time::Duration;
 
 /// Gives up after so long.
@@ -130,8 +130,9 @@ impl Rank {
         (0..self.world_size).fold(0, |sum, rank| sum.wrapping_add(value(rank, i, n)))
     }
 
-    fn reduction(root: Option<usize>) -> Reduction {
-        Reduction { kernel: Kernel::new(ReduceOp::Sum, DType::U32).unwrap(), element: 4, root }
+    fn reduction(root: Option<usize>) -> Reduction<'static> {
+        static SUM: LazyLock<Kernel> = LazyLock::new(|| Kernel::new(ReduceOp::Sum, DType::U32).unwrap());
+        Reduction { kernel: &SUM, element: 4, root }
     }
 
     fn all_reduce_in(&mut self, buffer: &mut [u8], n: usize, root: Option<usize>) {

@@ -354,8 +354,8 @@ impl Values {
         }
     }
 
-    fn reduction(&self, root: Option<usize>) -> Reduction {
-        let kernel = self.kernel.expect("reductions have a kernel");
+    fn reduction(&self, root: Option<usize>) -> Reduction<'_> {
+        let kernel = self.kernel.as_ref().expect("reductions have a kernel");
         Reduction { kernel, element: self.element, root }
     }
 }
