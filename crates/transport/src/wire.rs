@@ -220,7 +220,9 @@ pub struct Sent {
 }
 
 /// What came of an attempt to receive a message at once.
+// A whole word: the processor waits where one is read of which a byte was written just before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub enum AtOnce {
     /// It was received.
     Done,

@@ -212,7 +212,7 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn send_async<T: Element>(&self, buffer: Vec<T>, dst: usize, tag: u64) -> Result<Work<Vec<T>>> {
-        let to = self.address(OpKind::Send, T::DTYPE, buffer.len(), dst, tag, self.site())?;
+        let to = self.address(OpKind::Send, T::DTYPE, buffer.len(), dst, tag)?;
         self.submit_message(to, buffer)
     }
 
@@ -233,7 +233,7 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn recv_async<T: Element>(&self, buffer: Vec<T>, src: usize, tag: u64) -> Result<Work<Vec<T>>> {
-        let from = self.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag, self.site())?;
+        let from = self.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag)?;
         self.submit_message(from, buffer)
     }
 

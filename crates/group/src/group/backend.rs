@@ -3,7 +3,7 @@
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::trace::Trace;
-use phalanx_core::{Cause, Deadline, Error, GroupId, Peer, Result, Signature};
+use phalanx_core::{CallSite, Cause, DType, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_engine::eager::EAGER_LIMIT;
 pub use phalanx_engine::message::{OnTimeout, Payload};
 use std::fmt::Debug;
@@ -29,6 +29,14 @@ pub struct Address {
     pub peer: usize,
     /// Tells messages between the same two ranks apart.
     pub tag: u64,
+}
+
+impl Address {
+    #[inline(always)]
+    pub(crate) fn new(op: OpKind, dtype: DType, count: usize, peer: usize, tag: u64, site: CallSite) -> Self {
+        let signature = Signature { dtype: Some(dtype), count: count as u64, ..Signature::bare(op, site) };
+        Self { signature, peer, tag }
+    }
 }
 
 /// A point-to-point message of a batch, with the bytes that its caller lends.

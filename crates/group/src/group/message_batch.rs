@@ -52,8 +52,7 @@ impl<'a> MessageBatch<'a> {
     /// ```
     #[track_caller]
     pub fn send<T: Element>(&mut self, buffer: &'a [T], dst: usize, tag: u64) -> Result<()> {
-        let address =
-            self.group.address(OpKind::Send, T::DTYPE, buffer.len(), dst, tag, self.group.site())?;
+        let address = self.group.address(OpKind::Send, T::DTYPE, buffer.len(), dst, tag)?;
         self.messages.push(HostMessage { address, payload: Payload::Out(bytemuck::cast_slice(buffer)) });
         Ok(())
     }
@@ -77,8 +76,7 @@ impl<'a> MessageBatch<'a> {
     /// ```
     #[track_caller]
     pub fn recv<T: Element>(&mut self, buffer: &'a mut [T], src: usize, tag: u64) -> Result<()> {
-        let address =
-            self.group.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag, self.group.site())?;
+        let address = self.group.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag)?;
         self.messages.push(HostMessage { address, payload: Payload::In(bytemuck::cast_slice_mut(buffer)) });
         Ok(())
     }

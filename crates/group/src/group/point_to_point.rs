@@ -34,7 +34,7 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn send<T: Element>(&self, buffer: &[T], dst: usize, tag: u64) -> Result<()> {
-        let to = self.address(OpKind::Send, T::DTYPE, buffer.len(), dst, tag, self.site())?;
+        let to = self.address(OpKind::Send, T::DTYPE, buffer.len(), dst, tag)?;
         self.backend.send(to, bytemuck::cast_slice(buffer), self.timeout())
     }
 
@@ -63,7 +63,7 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn recv<T: Element>(&self, buffer: &mut [T], src: usize, tag: u64) -> Result<()> {
-        let from = self.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag, self.site())?;
+        let from = self.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag)?;
         self.backend.recv(from, bytemuck::cast_slice_mut(buffer), self.timeout(), OnTimeout::FailGroup)
     }
 
@@ -92,7 +92,7 @@ impl ProcessGroup {
         tag: u64,
         timeout: Duration,
     ) -> Result<()> {
-        let from = self.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag, self.site())?;
+        let from = self.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag)?;
         self.backend.recv(from, bytemuck::cast_slice_mut(buffer), timeout, OnTimeout::ReturnNoMessage)
     }
 }

@@ -512,8 +512,27 @@ impl ProcessGroup {
         Ok(Signature { dtype, count: count as u64, ..Signature::bare(op, site) })
     }
 
+    /// The other end of a message of `count` elements, which the caller sends or receives.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn address(
+        &self,
+        op: OpKind,
+        dtype: DType,
+        count: usize,
+        peer: usize,
+        tag: u64,
+    ) -> Result<Address> {
+        // The place of the call is not asked for before it stays where it is: to copy it costs more than the rest.
+        if peer >= self.world_size || peer == self.rank {
+            return Err(self.no_peer(op, peer, &self.site()));
+        }
+        self.check_process(op)?;
+        Ok(Address::new(op, dtype, count, peer, tag, self.site()))
+    }
+
+    /// As [`address`](Self::address), for a call at `site`.
+    pub(crate) fn address_at(
         &self,
         op: OpKind,
         dtype: DType,
@@ -526,8 +545,7 @@ impl ProcessGroup {
             return Err(self.no_peer(op, peer, &site));
         }
         self.check_process(op)?;
-        let (dtype, count) = (Some(dtype), count as u64);
-        Ok(Address { signature: Signature { dtype, count, ..Signature::bare(op, site) }, peer, tag })
+        Ok(Address::new(op, dtype, count, peer, tag, site))
     }
 
     /// Why a message can't go there, or come from there.

@@ -321,7 +321,7 @@ impl Untyped<'_> {
         let (group, dtype) = (self.group, self.dtype);
         let site = self.site();
         check_elements(dtype, op, buffer, &site)?;
-        group.address(op, dtype, buffer.len() / dtype.size(), peer, tag, site)
+        group.address_at(op, dtype, buffer.len() / dtype.size(), peer, tag, site)
     }
 
     fn limit(&self, timeout: Option<Duration>) -> (Duration, OnTimeout) {
