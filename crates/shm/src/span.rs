@@ -44,13 +44,13 @@ unsafe fn read_few(at: *const u8, len: usize) -> u64 {
     }
     if len & 2 != 0 {
         // SAFETY: the next two.
-        let two = u16::from_le(unsafe { at.add(read).cast::<u16>().read_unaligned() });
+        let two = u16::from_le(unsafe { at.wrapping_add(read).cast::<u16>().read_unaligned() });
         word |= u64::from(two) << (8 * read);
         read += 2;
     }
     if len & 1 != 0 {
         // SAFETY: the last.
-        word |= u64::from(unsafe { at.add(read).read() }) << (8 * read);
+        word |= u64::from(unsafe { at.wrapping_add(read).read() }) << (8 * read);
     }
     u64::from_le(word)
 }

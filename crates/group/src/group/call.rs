@@ -301,7 +301,7 @@ trait Words {
 }
 
 impl Words for String {
-    fn say(what: impl FnOnce() -> String) -> Self {
+    fn say(what: impl FnOnce() -> Self) -> Self {
         what()
     }
 }

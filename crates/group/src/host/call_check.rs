@@ -44,7 +44,7 @@ enum Seen {
     /// Time is up, and this rank has not come.
     Late(usize),
     /// A rank left, or has ended.
-    Gone(Cause),
+    Gone(Box<Cause>),
 }
 
 /// The wait is over without what was waited for: the check knows why.
@@ -86,7 +86,7 @@ impl<'a> CallCheck<'a> {
         match self.wait.take()?.seen? {
             Seen::Failure => None,
             Seen::Late(peer) => Some(self.health.timed_out([peer], told)),
-            Seen::Gone(cause) => Some(self.health.fail(cause, told)),
+            Seen::Gone(cause) => Some(self.health.fail(*cause, told)),
         }
     }
 
@@ -116,7 +116,7 @@ impl<'a> CallCheck<'a> {
         if self.in_memory
             && let Some(peer) = self.health.left_memory([peer], &mut wait.left)
         {
-            return self.ends(Seen::Gone(Cause::Lost { peer, how: Loss::Left }));
+            return self.ends(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Left })));
         }
         if elapsed < stall_time(self.limit) {
             return Ok(());
@@ -130,10 +130,10 @@ impl<'a> CallCheck<'a> {
         let reminder = wait.reminder.get_or_insert_with(|| Reminder::new(self.limit, elapsed));
         self.health.remind(reminder, [peer], told);
         if let Some(peer) = self.health.gone([peer], now) {
-            return self.ends(Seen::Gone(Cause::Lost { peer, how: Loss::Left }));
+            return self.ends(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Left })));
         }
         if let Some(cause) = self.health.ended_unheard([peer], &mut wait.ended) {
-            return self.ends(Seen::Gone(cause));
+            return self.ends(Seen::Gone(Box::new(cause)));
         }
         Ok(())
     }
