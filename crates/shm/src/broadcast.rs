@@ -23,6 +23,12 @@ impl Team {
             let plan = Plan::of(Kind::Share, MemoryWay::Shared).over(len);
             return self.run(call, plan, |team, call| team.broadcast_shared(call, buffer, root));
         }
+        if choice.way == MemoryWay::Inline {
+            // SAFETY: borrowed for the whole call, and written by this rank alone.
+            let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
+            let plan = Plan::of(Kind::Share, MemoryWay::Inline).over(len);
+            return self.run(call, plan, |team, call| team.broadcast_inline(call, buffer, root));
+        }
         let whole = |_| 0..len;
         let place: Option<&dyn Fn(usize) -> Range<usize>> =
             if self.rank == root { None } else { Some(&whole) };
@@ -36,6 +42,21 @@ impl Team {
             layout: None,
         };
         self.pull_by(choice.way, call, Buffers::InPlace(buffer), transfer)
+    }
+
+    /// The bytes lie in the lines of the root's flag.
+    fn broadcast_inline(&mut self, call: &mut Call<'_>, buffer: Span, root: usize) -> Result<(), Fault> {
+        let piece = self.next_piece();
+        if self.rank == root {
+            self.reserve(piece, Room::Line, call)?;
+            self.post_bytes(piece, buffer);
+        } else {
+            let data = self.region.slot(root, piece).lines().part(0..buffer.len());
+            self.arrived_with(root, piece, data, call)?;
+            buffer.copy_from(data);
+        }
+        self.done(piece);
+        Ok(())
     }
 
     /// Everybody copies the same number of bytes: the others read all but the end of the root's buffer, and the root

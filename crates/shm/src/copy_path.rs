@@ -183,31 +183,10 @@ impl Team {
 
     /// Whether the readers are to hand the lines back.
     fn stage_parts(&mut self, offer: Parts<'_>, len: usize, step: usize, piece: u64) -> bool {
-        let slot = self.given(self.rank, piece);
-        let (readers, pair) = (self.peers(), self.world_size == 2);
-        let fill = |past_caches: bool| {
-            let mut staged = 0;
-            let mut stage = |at: usize, part: Range<usize>| {
-                let from = offer.buffer.part(within(&part, len, step));
-                let to = slot.part(at..at + from.len());
-                if past_caches {
-                    to.stream_from(from);
-                } else {
-                    self.region.put(to, from, offer.flow == Flow::Copied);
-                }
-                staged += from.len();
-            };
-            if offer.same {
-                stage(0, (offer.part)(self.rank));
-            } else {
-                readers.for_each(|reader| stage(offset(pair, reader, len), (offer.part)(reader)));
-            }
-            staged
-        };
         let is_swapped = self.region.is_swapped();
         if is_swapped && offer.flow != Flow::OneWay {
             // Each writes what it has just read.
-            fill(false);
+            self.fill(&offer, len, step, piece, false);
             return false;
         }
         let has_one_reader = !offer.same || self.world_size == 2;
@@ -215,7 +194,30 @@ impl Team {
             HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped && !writes(self.region.library_copy());
         let may_hand_back = has_one_reader && is_worth_it && !self.is_crowded();
         let parts = if offer.same { 1 } else { self.world_size - 1 };
-        self.stores.fill(offer.largest.min(len) * parts, may_hand_back, fill)
+        let path = self.stores.begin(offer.largest.min(len) * parts, may_hand_back);
+        let filled = self.fill(&offer, len, step, piece, path.past_caches);
+        self.stores.end(&path, filled);
+        path.hand_back
+    }
+
+    /// Copies this step's bytes to this rank's slot, and returns how many there are.
+    fn fill(&self, offer: &Parts<'_>, len: usize, step: usize, piece: u64, past_caches: bool) -> usize {
+        let slot = self.given(self.rank, piece);
+        let stage = |at: usize, part: Range<usize>| {
+            let from = offer.buffer.part(within(&part, len, step));
+            let to = slot.part(at..at + from.len());
+            if past_caches {
+                to.stream_from(from);
+            } else {
+                self.region.put(to, from, offer.flow == Flow::Copied);
+            }
+            from.len()
+        };
+        if offer.same {
+            return stage(0, (offer.part)(self.rank));
+        }
+        let pair = self.world_size == 2;
+        self.peers().map(|reader| stage(offset(pair, reader, len), (offer.part)(reader))).sum()
     }
 
     /// Waits for the first post of a giver, and looks where its part of `len` bytes for this rank is. If it is staged, it

@@ -4,7 +4,7 @@ use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, lines, within};
 use crate::last_level_cache::last_level_cache;
 use crate::plan::{Kind, Plan};
 use crate::region::{FIRST_WORDS, INLINE_WORDS};
-use crate::span::{List, Span};
+use crate::span::Span;
 use crate::team::{Room, Team};
 use crate::{Call, Fault};
 use phalanx_algo::MemoryWay;
@@ -248,8 +248,8 @@ impl Team {
             self.keep_own(source, output, pull);
         }
         let mut shows_memory = false;
-        // Whose data come through staging.
-        let mut staged = List::new((0..self.world_size).map(|rank| pull.givers.contain(rank)), false);
+        // Those who showed their memory, from which all was taken in the first step.
+        let mut taken = Vec::new();
         for step in 0..=steps {
             let piece = first + step as u64;
             if step < steps && gives && !shows_memory {
@@ -261,10 +261,11 @@ impl Team {
             let Some(step) = step.checked_sub(1) else { continue };
             let piece = first + step as u64;
             if let Some(place) = pull.place {
-                for giver in self.peers() {
-                    if staged.as_slice()[giver] {
-                        let stays = self.take(giver, path, step, piece, offer, output, place(giver), call)?;
-                        staged.as_mut_slice()[giver] = stays;
+                for giver in self.peers().filter(|&peer| pull.givers.contain(peer)) {
+                    if !taken.contains(&giver)
+                        && !self.take(giver, path, step, piece, offer, output, place(giver), call)?
+                    {
+                        taken.push(giver);
                     }
                 }
             }

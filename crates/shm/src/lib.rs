@@ -50,6 +50,7 @@ mod quick_owner_process;
 mod reading;
 mod reduce_scatter;
 mod region;
+mod shown_calls;
 mod span;
 mod staged_copy;
 mod staging_probe;

@@ -41,6 +41,16 @@ struct StorePath {
     is_timed: bool,
 }
 
+/// A piece that is being filled.
+pub(crate) struct Piece {
+    /// Whether it is filled past the caches.
+    pub(crate) past_caches: bool,
+    /// Whether its reader is to hand the lines back.
+    pub(crate) hand_back: bool,
+    /// If it is long enough to tell how fast stores are: its way, and when it began.
+    tells: Option<(StorePath, Option<Instant>)>,
+}
+
 /// A rank's knowledge of its stores: whether they are faster through the caches or past them.
 #[derive(Debug, Default)]
 pub(crate) struct Stores {
@@ -57,18 +67,21 @@ pub(crate) struct Stores {
 }
 
 impl Stores {
-    /// Calls `fill` to fill a piece of at most `len` bytes, past the caches if so told; it says how many bytes there were.
-    /// `may_hand_back` says that each line has one reader, who would hand it back; what is returned, whether that one should.
-    pub(crate) fn fill(&mut self, len: usize, may_hand_back: bool, fill: impl FnOnce(bool) -> usize) -> bool {
+    /// Begins a piece of at most `len` bytes. `may_hand_back` says that each line has one reader, who would hand it back.
+    pub(crate) fn begin(&mut self, len: usize, may_hand_back: bool) -> Piece {
         if len < TELLING_BYTES {
-            fill(false);
-            return may_hand_back;
+            return Piece { past_caches: false, hand_back: may_hand_back, tells: None };
         }
         let path = self.next(may_hand_back);
         let begun = path.is_timed.then(Instant::now);
-        let filled = fill(path.past_caches);
-        self.judge(path, filled, begun.map(|begun| begun.elapsed()));
-        path.hand_back
+        Piece { past_caches: path.past_caches, hand_back: path.hand_back, tells: Some((path, begun)) }
+    }
+
+    /// A piece is filled with so many bytes.
+    pub(crate) fn end(&mut self, piece: &Piece, filled: usize) {
+        if let Some((path, begun)) = piece.tells {
+            self.judge(path, filled, begun.map(|begun| begun.elapsed()));
+        }
     }
 
     fn next(&mut self, may_hand_back: bool) -> StorePath {
@@ -190,11 +203,9 @@ mod tests {
     #[test]
     fn small_pieces_tell_nothing() {
         let mut stores = Stores { past: 5, ..Stores::default() };
-        let filled = |past_caches: bool| {
-            assert!(!past_caches);
-            TELLING_BYTES - 1
-        };
-        assert!(stores.fill(TELLING_BYTES - 1, true, filled));
+        let piece = stores.begin(TELLING_BYTES - 1, true);
+        assert!(!piece.past_caches && piece.hand_back);
+        stores.end(&piece, TELLING_BYTES - 1);
         assert_eq!(stores.past, 5);
     }
 }

@@ -15,14 +15,15 @@ use crate::forced::{Choice, Forced, NotTaken};
 use crate::hash::mix;
 use crate::other_process::{Process, Processes, pid_namespace, word_of};
 use crate::plan::{Kind, Plan};
-use crate::region::{CELLS, LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
+use crate::region::{CELLS, LINE_WORDS, Region, SLICE_BYTES, Slot, Words};
+use crate::shown_calls::{ShownCall, ShownCalls};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::sync::Ordering;
 use crate::window::{Window, Windows};
 use crate::{Call, Fault};
 use phalanx_algo::{MemoryCall, MemoryWay};
-use phalanx_core::{CallSite, Error, Method, OpKind, Result, Signature};
+use phalanx_core::{Error, OpKind, Result, Signature};
 use phalanx_transport::OwnerProcess;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -73,9 +74,7 @@ pub struct Team {
     /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
     /// the next thing it takes.
     fingerprint: u64,
-    /// The calls that this rank shows the others.
-    shown: Vec<Shown>,
-    shown_index: usize,
+    shown: ShownCalls,
     /// The check of the running operation knows that data are on their way.
     told: bool,
     /// The piece that it posted last; `u64::MAX` before the first.
@@ -139,8 +138,7 @@ impl Team {
             first_piece: 0,
             seq: 0,
             fingerprint: 0,
-            shown: Vec::new(),
-            shown_index: 0,
+            shown: ShownCalls::default(),
             told: false,
             posted: u64::MAX,
             first_look: FirstLook::default(),
@@ -305,47 +303,8 @@ impl Team {
     pub(crate) fn follow(&mut self, plan: Plan<'_>, signature: &Signature, called: u64) {
         let planned = plan.fingerprint();
         self.fingerprint = mix(self.fingerprint, planned);
-        let (shows, seq) = ((called, planned), self.seq);
-        // A program makes the same few calls again and again, and mostly in the same order: their signatures are written once, as far as they are agreed on.
-        let expected = self.shown.get(self.shown_index).map_or(0, |shown| shown.next);
-        match self.shown.get_mut(expected) {
-            Some(shown) if shown.is_of(shows, &signature.site) => {
-                shown.seq = seq;
-                self.shown_index = expected;
-            }
-            _ => self.show_unexpected(signature, plan, shows),
-        }
-    }
-
-    #[cold]
-    fn show_unexpected(&mut self, signature: &Signature, plan: Plan<'_>, shows: (u64, u64)) {
-        let last = self.shown_index;
-        match self.shown.iter().position(|shown| shown.is_of(shows, &signature.site)) {
-            Some(index) => self.shown_index = index,
-            None => self.show_another(signature, plan, shows),
-        }
-        self.shown[self.shown_index].seq = self.seq;
-        self.shown[last].next = self.shown_index;
-    }
-
-    fn show_another(&mut self, signature: &Signature, plan: Plan<'_>, shows: (u64, u64)) {
-        let method = signature.method.then(&plan.method());
-        let whole = Signature { method: method.clone(), ..signature.clone() };
-        let shown =
-            Shown { seq: self.seq, fingerprints: shows, site: signature.site.clone(), method, next: 0 };
-        if self.shown.len() < SIGNATURES {
-            self.shown_index = self.shown.len();
-            self.shown.push(shown);
-        } else {
-            // There are more than pieces under way, so nobody looks at the oldest any more.
-            let oldest = (0..SIGNATURES).min_by_key(|&i| self.shown[i].seq);
-            self.shown_index = oldest.expect("there is room for signatures");
-            self.shown[self.shown_index] = shown;
-        }
-        let mut encoded = [0; SIGNATURE_LEN];
-        // The longest call site and way fit; if they should not, the others learn less.
-        let _ = postcard::to_slice(&whole, &mut encoded);
-        self.region.control(self.rank).keep_signature(self.shown_index, &encoded);
+        let call = ShownCall { seq: self.seq, fingerprints: (called, planned), signature, plan };
+        self.shown.show(&call, &self.region, self.rank);
     }
 
     /// Takes the numbers of `steps` pieces whose data are staged in the ranks' own slots, and returns the first.
@@ -434,7 +393,7 @@ impl Team {
         }
         slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
         slot.seq.store(self.seq, Ordering::Relaxed);
-        slot.signature.store(self.shown_index as u32, Ordering::Relaxed);
+        slot.signature.store(self.shown.index() as u32, Ordering::Relaxed);
         slot.posted.publish(piece);
         self.unheard = true;
         self.posted = piece;
@@ -488,7 +447,7 @@ impl Team {
     fn mismatch(&self, peer: usize, slot: &Slot) -> Fault {
         let encoded = self.region.control(peer).signature(slot.signature.load(Ordering::Relaxed) as usize);
         let theirs = postcard::from_bytes(&encoded).ok().map(Box::new);
-        let method = self.shown[self.shown_index].method.clone();
+        let method = self.shown.method();
         Fault::Mismatch { peer, seq: self.seq, their_seq: slot.seq.load(Ordering::Relaxed), theirs, method }
     }
 
@@ -651,28 +610,6 @@ pub(crate) enum Room {
     Slot,
     /// What ranks give each other, too: a [cell](Region::given), where these change hands.
     Cell,
-}
-
-/// A rank's call, and how it performs it.
-#[derive(Debug)]
-struct Shown {
-    /// The call in which it was last used.
-    seq: u64,
-    /// Those of the call and of the plan.
-    fingerprints: (u64, u64),
-    site: CallSite,
-    /// The plan, in words.
-    method: Method,
-    /// Which of those shown came after it when it last came.
-    next: usize,
-}
-
-impl Shown {
-    /// Whether it is a call and a plan of these fingerprints, from this place.
-    #[inline(always)]
-    fn is_of(&self, fingerprints: (u64, u64), site: &CallSite) -> bool {
-        self.fingerprints == fingerprints && self.site == *site
-    }
 }
 
 /// An operation that others may be writing this rank's buffer for.
