@@ -52,9 +52,9 @@ impl ProcessGroup {
 
     #[inline(always)]
     pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
+        self.check_process(op)?;
         let request = Request::<&[u8], &mut [u8]>::Barrier;
         let signature = self.signature_of(op, None, &request, 0, site);
-        self.check_process(op)?;
         let call = HostCall::checked(&signature, request, self.rank(), self.world_size());
         self.backend.perform(call, timeout)
     }
