@@ -2,7 +2,7 @@
 //!
 //! | way | bytes | a rank reads | and writes |
 //! |---|---|---|---|
-//! | inline | what fits the lines of a flag | the lines of each rank | its own lines |
+//! | inline | what fits the lines of a flag | its own data, the lines of each other rank | its own lines |
 //! | one shot | little | the whole of every rank's | its own, to staging |
 //! | two phases | medium, or no other way | its slice of every rank's, then every other slice | all but its slice, to staging; its slice |
 //! | push | much | its slice of every rank's memory | its slice, to every rank's memory |

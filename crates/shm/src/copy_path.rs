@@ -194,10 +194,10 @@ impl Team {
             HAND_BACK_BYTES.contains(&offer.largest) && !is_swapped && !writes(self.region.library_copy());
         let may_hand_back = has_one_reader && is_worth_it && !self.is_crowded();
         let parts = if offer.same { 1 } else { self.world_size - 1 };
-        let path = self.stores.begin(offer.largest.min(len) * parts, may_hand_back);
-        let filled = self.fill(&offer, len, step, piece, path.past_caches);
-        self.stores.end(&path, filled);
-        path.hand_back
+        let filling = self.stores.begin(offer.largest.min(len) * parts, may_hand_back);
+        let filled = self.fill(&offer, len, step, piece, filling.past_caches);
+        self.stores.end(&filling, filled);
+        filling.hand_back
     }
 
     /// Copies this step's bytes to this rank's slot, and returns how many there are.

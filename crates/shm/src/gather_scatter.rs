@@ -1,4 +1,4 @@
-//! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
+//! The operations in which ranks take what others give: all_gather, gather, scatter, all_to_all, and broadcasts that are [staged](crate::broadcast). All are one.
 
 use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, lines, within};
 use crate::last_level_cache::last_level_cache;
@@ -265,7 +265,7 @@ impl Team {
                     if !taken.contains(&giver)
                         && !self.take(giver, path, step, piece, offer, output, place(giver), call)?
                     {
-                        taken.push(giver);
+                        taken.extend((steps > 1).then_some(giver));
                     }
                 }
             }

@@ -11,7 +11,7 @@ use phalanx_core::{CallSite, Method, Signature};
 #[derive(Debug, Default)]
 pub(crate) struct ShownCalls {
     calls: Vec<Shown>,
-    /// The place of the running operation's.
+    /// Where the running operation's call is in `calls`.
     index: usize,
 }
 
@@ -24,7 +24,7 @@ struct Shown {
     site: CallSite,
     /// With the plan, in words.
     method: Method,
-    /// The place of the one that came next when this one last came.
+    /// Where the call is that came next when this one last came.
     next: usize,
 }
 
@@ -45,7 +45,7 @@ impl ShownCall<'_> {
 }
 
 impl ShownCalls {
-    /// The place of the running operation's among those that `rank` keeps in the region.
+    /// Where the running operation's signature is among those that the rank keeps in the region.
     pub(crate) fn index(&self) -> usize {
         self.index
     }

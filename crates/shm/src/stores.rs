@@ -41,8 +41,8 @@ struct StorePath {
     is_timed: bool,
 }
 
-/// A piece that is being filled.
-pub(crate) struct Piece {
+/// How a piece is filled, from when it begins to its end.
+pub(crate) struct Filling {
     /// Whether it is filled past the caches.
     pub(crate) past_caches: bool,
     /// Whether its reader is to hand the lines back.
@@ -68,18 +68,18 @@ pub(crate) struct Stores {
 
 impl Stores {
     /// Begins a piece of at most `len` bytes. `may_hand_back` says that each line has one reader, who would hand it back.
-    pub(crate) fn begin(&mut self, len: usize, may_hand_back: bool) -> Piece {
+    pub(crate) fn begin(&mut self, len: usize, may_hand_back: bool) -> Filling {
         if len < TELLING_BYTES {
-            return Piece { past_caches: false, hand_back: may_hand_back, tells: None };
+            return Filling { past_caches: false, hand_back: may_hand_back, tells: None };
         }
         let path = self.next(may_hand_back);
         let begun = path.is_timed.then(Instant::now);
-        Piece { past_caches: path.past_caches, hand_back: path.hand_back, tells: Some((path, begun)) }
+        Filling { past_caches: path.past_caches, hand_back: path.hand_back, tells: Some((path, begun)) }
     }
 
     /// A piece is filled with so many bytes.
-    pub(crate) fn end(&mut self, piece: &Piece, filled: usize) {
-        if let Some((path, begun)) = piece.tells {
+    pub(crate) fn end(&mut self, filling: &Filling, filled: usize) {
+        if let Some((path, begun)) = filling.tells {
             self.judge(path, filled, begun.map(|begun| begun.elapsed()));
         }
     }
@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn small_pieces_tell_nothing() {
         let mut stores = Stores { past: 5, ..Stores::default() };
-        let piece = stores.begin(TELLING_BYTES - 1, true);
-        assert!(!piece.past_caches && piece.hand_back);
-        stores.end(&piece, TELLING_BYTES - 1);
+        let filling = stores.begin(TELLING_BYTES - 1, true);
+        assert!(!filling.past_caches && filling.hand_back);
+        stores.end(&filling, TELLING_BYTES - 1);
         assert_eq!(stores.past, 5);
     }
 }

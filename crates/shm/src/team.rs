@@ -22,7 +22,7 @@ use crate::stores::Stores;
 use crate::sync::Ordering;
 use crate::window::{Window, Windows};
 use crate::{Call, Fault};
-use phalanx_algo::{MemoryCall, MemoryWay};
+use phalanx_algo::{INLINE_BYTES, MemoryCall, MemoryWay};
 use phalanx_core::{Error, OpKind, Result, Signature};
 use phalanx_transport::OwnerProcess;
 use std::io::ErrorKind;
@@ -277,6 +277,7 @@ impl Team {
         self.follow(plan, call.signature, called);
         self.windows.tidy();
         let mut running = Running { team: self, succeeded: false };
+        // In two arms, or else the result would be put into memory and copied from there.
         match operation(running.team, call) {
             Ok(done) => {
                 running.team.tell(call);
@@ -376,8 +377,12 @@ impl Team {
         self.post_words(piece, words.iter().copied());
     }
 
-    /// As [`post`](Self::post), with as many `bytes` in the lines as fit there. They go there as words, straight from where they lie.
+    /// As [`post`](Self::post), with `bytes` in the lines. They are read as words where they lie.
+    ///
+    /// # Panics
+    /// If they do not fit.
     pub(crate) fn post_bytes(&mut self, piece: u64, bytes: Span) {
+        assert!(bytes.len() <= INLINE_BYTES, "{} bytes in the lines of a flag", bytes.len());
         self.post_words(piece, bytes.words());
     }
 

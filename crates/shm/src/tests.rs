@@ -425,30 +425,42 @@ fn who_only_gives_may_run_ahead() {
     }
 }
 
+/// After calls in an order that is expected, in another, and after more of them than are kept.
 #[test]
 fn another_call_is_named() {
-    on_team(2, false, Reach::Memory, |rank| {
-        let lens = [7, 8];
-        let mut buffer = vec![0u32; lens[rank.rank]];
-        let len = buffer.len();
-        let result = rank.run(OpKind::AllReduce, len, |team, call| {
-            team.all_reduce(call, bytes_mut(&mut buffer), Rank::reduction(None))
-        });
-        match result {
-            Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer, method: ours }) => {
-                let theirs_len = lens[1 - rank.rank];
-                let method = |len: usize| Method::from(format!("reduce inline of {} bytes", 4 * len));
-                assert_eq!(
-                    *theirs,
-                    Signature { method: method(theirs_len), ..signature(OpKind::AllReduce, theirs_len) }
-                );
-                assert_eq!((seq, their_seq, peer, ours), (1, 1, 1 - rank.rank, method(len)));
-            }
-            // The other was first, and closed the team.
-            Err(Fault::Closed) => {}
-            other => panic!("{other:?}"),
-        }
+    let more_than_kept: Vec<usize> = (1..=20).chain((1..=20).rev()).chain(1..=20).collect();
+    let histories = [&[][..], &[7, 7], &[8, 8], &[7, 8, 9, 7, 8, 9, 7, 9, 8], &more_than_kept];
+    // Who is first is not asked: only that one is told.
+    for before in histories.repeat(4) {
+        on_team(2, false, Reach::Memory, |rank| another_call_is_named_after(before, rank));
+    }
+}
+
+fn another_call_is_named_after(before: &[usize], rank: &mut Rank) {
+    for (n, &len) in before.iter().enumerate() {
+        rank.all_reduce_in(&mut vec![0; 4 * len], n, None);
+    }
+    let lens = [7, 8];
+    let mut buffer = vec![0u32; lens[rank.rank]];
+    let len = buffer.len();
+    let result = rank.run(OpKind::AllReduce, len, |team, call| {
+        team.all_reduce(call, bytes_mut(&mut buffer), Rank::reduction(None))
     });
+    match result {
+        Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer, method: ours }) => {
+            let theirs_len = lens[1 - rank.rank];
+            let method = |len: usize| Method::from(format!("reduce inline of {} bytes", 4 * len));
+            assert_eq!(
+                *theirs,
+                Signature { method: method(theirs_len), ..signature(OpKind::AllReduce, theirs_len) }
+            );
+            let number = before.len() as u64 + 1;
+            assert_eq!((seq, their_seq, peer, ours), (number, number, 1 - rank.rank, method(len)));
+        }
+        // The other was first, and closed the team.
+        Err(Fault::Closed) => {}
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A caller may give a buffer of another length than the signature says, on one rank.

@@ -220,7 +220,7 @@ pub struct Sent {
 }
 
 /// What came of an attempt to receive a message at once.
-// A whole word: the processor waits where one is read of which a byte was written just before.
+// Four bytes, as it is read: a read that is wider than the write just before it has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AtOnce {

@@ -19,8 +19,7 @@ pub struct Call<I, O, S = Signature> {
 
 /// A request on borrowed memory of the host.
 pub(crate) type HostRequest<'a> = Request<&'a [u8], &'a mut [u8]>;
-/// A call that borrows memory of the host, as bytes that are aligned for their type. It borrows its signature too, which keeps it small: every call is
-/// moved several times.
+/// A call that borrows memory of the host, as bytes that are aligned for their type. It borrows its signature too, which keeps it small.
 pub type HostCall<'a> = Call<&'a [u8], &'a mut [u8], &'a Signature>;
 /// A call that owns its buffers until it is done.
 pub type OwnedCall = Call<OwnedBuffer, OwnedBuffer>;
@@ -59,6 +58,7 @@ impl<I: Extent, O: Extent, S: Borrow<Signature>> Call<I, O, S> {
     /// A call that [`is_sensible`], of a request without a factor.
     #[inline(always)]
     pub(crate) fn checked(signature: S, request: Request<I, O>, rank: usize, world_size: usize) -> Self {
+        debug_assert!(is_sensible(signature.borrow(), &request, rank, world_size));
         Self { signature, request, rank, world_size }
     }
 }
@@ -73,7 +73,7 @@ pub(crate) fn is_sensible<I: Extent, O: Extent>(
 ) -> bool {
     let dtype = signature.carries();
     let is_defined = match (request.operator(), dtype) {
-        (Some(reduce), Some(dtype)) => reduce.check(dtype).is_ok(),
+        (Some(reduce), Some(dtype)) => reduce.supports(dtype),
         (reduce, _) => reduce.is_none(),
     };
     is_defined && request.is_sensible(element(dtype), rank, world_size)
@@ -160,7 +160,7 @@ impl<I, O, S: Borrow<Signature>> Call<I, O, S> {
         (&self.signature, &mut self.request)
     }
 
-    /// The request, of which none is left in the call.
+    /// Takes the request; a barrier is left in its place.
     pub(crate) fn take_request(&mut self) -> Request<I, O> {
         std::mem::replace(&mut self.request, Request::Barrier)
     }
@@ -306,7 +306,7 @@ impl Words for String {
     }
 }
 
-/// For who asks only whether anything is wrong. What the words would be made of need not lie in memory then.
+/// No words, for a caller that asks only whether anything is wrong.
 struct Unsaid;
 
 impl Words for Unsaid {
@@ -436,7 +436,7 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
                 check_lengths(element, [("input", Some(bytes), Some(count), Why::Block), output])
             }
         };
-        // One arm for each: what several share is found by an address, and must be in memory.
+        // Each operation has an arm of its own: an arm that several share takes the address of its buffer, and the request must then lie in memory.
         match self {
             Self::AllReduce { buffers, .. } => wholes(buffers),
             Self::Scan { buffers, .. } => wholes(buffers),

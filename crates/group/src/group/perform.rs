@@ -94,7 +94,8 @@ impl ProcessGroup {
         request: Request<&[T], &mut [T]>,
     ) -> Result<()> {
         let (rank, world_size, timeout) = (self.rank(), self.world_size(), self.timeout());
-        // Of what may be dropped here, or referred to elsewhere, the compiler keeps a copy in memory, and forgets which operation it is.
+        // A request that may be dropped here is kept in memory by the compiler, which then no longer knows its operation. `ManuallyDrop` prevents that; `into_inner` gives
+        // it back on every path.
         let request = ManuallyDrop::new(request);
         let is_plain = request.operator().is_none_or(|reduce| reduce.factor().is_none())
             && self.owner_process.is_here()
@@ -107,7 +108,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Performs `request` after its contributions have been multiplied, if it makes sense.
+    /// The rare cases: refuses what makes no sense or is called after a fork, and performs sums whose contributions are multiplied first.
     #[cold]
     fn refuse_or_multiply(&self, signature: &Signature, request: HostRequest<'_>) -> Result<()> {
         let (rank, world_size) = (self.rank(), self.world_size());

@@ -523,7 +523,7 @@ impl ProcessGroup {
         peer: usize,
         tag: u64,
     ) -> Result<Address> {
-        // The place of the call is not asked for before it stays where it is: to copy it costs more than the rest.
+        // The call site is made inside the address: copying it would cost more than all the rest.
         if peer >= self.world_size || peer == self.rank {
             return Err(self.no_peer(op, peer, &self.site()));
         }

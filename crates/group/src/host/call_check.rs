@@ -18,10 +18,11 @@ pub(crate) struct CallCheck<'a> {
     since: Option<Instant>,
     /// The ranks share memory: of one that has left, nothing is on its way.
     in_memory: bool,
+    /// Once it has waited long enough to look around.
     wait: Option<Box<LongWait>>,
 }
 
-/// What a check knows of a wait that takes long. Most calls have none, and a check is made for every call.
+/// What a check knows of a wait that takes long. Most calls do not wait long, so this is in a box.
 #[derive(Debug, Default)]
 struct LongWait {
     /// The arbiter knows that we wait.
@@ -83,7 +84,7 @@ impl<'a> CallCheck<'a> {
     /// The error for what a look has seen, unless that is no more than that the group has failed.
     pub(crate) fn error(&mut self) -> Option<Error> {
         let told = self.told();
-        match self.wait.take()?.seen? {
+        match self.wait.as_mut()?.seen.take()? {
             Seen::Failure => None,
             Seen::Late(peer) => Some(self.health.timed_out([peer], told)),
             Seen::Gone(cause) => Some(self.health.fail(*cause, told)),

@@ -182,7 +182,7 @@ impl Engine {
             true => 1,
         };
         for turn in 0..polls {
-            // With a core for each rank there is no pause: it takes as long as a line from core to core.
+            // With a core for each rank there is no pause: it takes as long as a line takes from core to core.
             if turn > 0 && self.host_place.crowded {
                 backoff.pause();
             }

@@ -2,7 +2,7 @@
 
 use super::other_method::{LIMIT, Part, on_two_hosts, over_pipes, threads};
 use crate::group::backend::Backend;
-use crate::group::call::{Call, HostCall, OwnedCall};
+use crate::group::call::{Call, HostCall, OwnedCall, is_sensible};
 use crate::group::memory::{Extent, OwnedBuffer};
 use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{CallSite, DType, Error, Layout, OpKind, ReduceOp, Result, Signature};
@@ -232,12 +232,10 @@ fn a_call_of_what_makes_no_sense_cannot_be_made() {
         let request = request.map(widen, widen);
         let op = request.kind();
         let mut request = request;
-        let made = Call::new(
-            signature(op, Some(DType::F32)),
-            request.each().map(|input| &input[..], |output| &mut output[..]),
-            0,
-            2,
-        );
+        let borrowed = request.each().map(|input| &input[..], |output| &mut output[..]);
+        let signature = signature(op, Some(DType::F32));
+        assert!(!is_sensible(&signature, &borrowed, 0, 2), "{what}");
+        let made = Call::new(signature, borrowed, 0, 2);
         let Err(error @ Error::Misuse { .. }) = made else { panic!("{what}: {made:?}") };
         let text = error.to_string();
         let whole = text.starts_with(op.name()) && text.ends_with("at train.rs:7");
@@ -247,7 +245,9 @@ fn a_call_of_what_makes_no_sense_cannot_be_made() {
     let made = Call::new(signature(OpKind::Broadcast, Some(DType::F32)), halves, 0, 2);
     assert!(made.unwrap_err().to_string().contains("buffer has 6 bytes of elements of 4"));
     let (buffers, reduce) = (Buffers::<&[u8], _>::InPlace(&mut [0u8][..]), ReduceOp::Sum);
-    let made = Call::new(signature(OpKind::AllReduce, None), Request::AllReduce { buffers, reduce }, 0, 2);
+    let sum = Request::AllReduce { buffers, reduce };
+    assert!(!is_sensible(&signature(OpKind::AllReduce, None), &sum, 0, 2));
+    let made = Call::new(signature(OpKind::AllReduce, None), sum, 0, 2);
     assert!(made.unwrap_err().to_string().contains("sum of elements of no type"));
 }
 

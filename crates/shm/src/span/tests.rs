@@ -143,11 +143,12 @@ fn lists_have_their_items_however_many_they_are() {
 
 #[test]
 fn bytes_become_words_of_which_the_last_is_filled_up() {
-    for len in (0..=17).chain([64, 129]) {
-        let mut own = bytes(len, 1);
-        let words: Vec<u8> = span(&mut own).words().flat_map(u64::to_ne_bytes).collect();
+    for (len, start) in (0..=17).chain([64, 129]).flat_map(|len| [(len, 0), (len, 1), (len, 6)]) {
+        let mut own = bytes(start + len, 1);
+        let part = span(&mut own).part(start..start + len);
+        let words: Vec<u8> = part.words().flat_map(u64::to_ne_bytes).collect();
         assert_eq!(words.len(), len.next_multiple_of(8));
         let (data, rest) = words.split_at(len);
-        assert!(data == &*own && rest.iter().all(|byte| *byte == 0), "{len} bytes: {words:?}");
+        assert!(data == &own[start..] && rest.iter().all(|byte| *byte == 0), "{len} bytes: {words:?}");
     }
 }
