@@ -27,8 +27,7 @@ pub(crate) fn run(group: &ProcessGroup, deadline: &Deadline) -> Result<()> {
     let buffers = Buffers::InPlace(bytemuck::cast_slice_mut::<_, u8>(&mut buffer));
     let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };
     let dtype = Some(DType::F32);
-    group.check_process(OpKind::AllReduce)?;
-    let signature = group.signature_of(OpKind::AllReduce, dtype, &request, 0, CallSite::caller());
+    let signature = group.signature_of(OpKind::AllReduce, dtype, &request, 0, CallSite::caller())?;
     group.backend.perform(HostCall::new(&signature, request, rank, world_size)?, left)?;
     let sums = sums(world_size);
     let wrong = |&i: &usize| buffer[i] != sums[i];

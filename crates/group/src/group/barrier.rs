@@ -54,7 +54,7 @@ impl ProcessGroup {
     pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
         self.check_process(op)?;
         let request = Request::<&[u8], &mut [u8]>::Barrier;
-        let signature = self.signature_of(op, None, &request, 0, site);
+        let signature = self.signature_here(op, None, &request, 0, site);
         let call = HostCall::checked(&signature, request, self.rank(), self.world_size());
         self.backend.perform(call, timeout)
     }

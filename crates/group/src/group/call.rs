@@ -72,7 +72,7 @@ pub(crate) fn is_sensible<I: Extent, O: Extent>(
     world_size: usize,
 ) -> bool {
     let dtype = signature.carries();
-    let is_defined = match (request.operator(), dtype) {
+    let is_defined = match (request.reduce().copied(), dtype) {
         (Some(reduce), Some(dtype)) => reduce.supports(dtype),
         (reduce, _) => reduce.is_none(),
     };
@@ -358,16 +358,15 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// ```
     #[inline(always)]
     pub fn count(&self, element: usize) -> usize {
-        let of = |buffer: &O| elements(buffer.len_bytes(), element);
         match self {
-            Self::AllReduce { buffers, .. } => of(buffers.output()),
-            Self::Scan { buffers, .. } => of(buffers.output()),
-            Self::Reduce { buffer, .. } => of(buffer),
-            Self::Broadcast { buffer, .. } => of(buffer),
-            Self::AllGather { blocks, .. } => blocks.len(),
-            Self::ReduceScatter { blocks, .. } => blocks.len(),
-            Self::Gather { blocks, .. } => blocks.len(),
-            Self::Scatter { blocks, .. } => blocks.len(),
+            Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
+            | Self::Scan { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
+            | Self::Reduce { buffer, .. }
+            | Self::Broadcast { buffer, .. } => elements(buffer.len_bytes(), element),
+            Self::AllGather { blocks, .. }
+            | Self::ReduceScatter { blocks, .. }
+            | Self::Gather { blocks, .. }
+            | Self::Scatter { blocks, .. } => blocks.len(),
             Self::AllToAll { input, blocks: BlockExchange::Even { .. }, .. } => {
                 elements(input.len_bytes(), element)
             }
@@ -423,25 +422,21 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
             ranks if ranks == world_size => Ok(()),
             ranks => Err(W::say(|| format!("{ranks} blocks for {world_size} ranks"))),
         };
-        let whole = |buffer: &O| {
-            let bytes = buffer.len_bytes();
-            check_lengths(element, [("buffer", Some(bytes), Some(elements(bytes, element)), Why::Block)])
-        };
-        let wholes = |buffers: &Buffers<I, O>| match buffers {
-            Buffers::InPlace(buffer) => whole(buffer),
-            Buffers::Separate(input, output) => {
+        match self {
+            Self::AllReduce { buffers: Buffers::InPlace(buffer), .. }
+            | Self::Scan { buffers: Buffers::InPlace(buffer), .. }
+            | Self::Reduce { buffer, .. }
+            | Self::Broadcast { buffer, .. } => {
+                let bytes = buffer.len_bytes();
+                check_lengths(element, [("buffer", Some(bytes), Some(elements(bytes, element)), Why::Block)])
+            }
+            Self::AllReduce { buffers: Buffers::Separate(input, output), .. }
+            | Self::Scan { buffers: Buffers::Separate(input, output), .. } => {
                 let (bytes, count) = (input.len_bytes(), elements(input.len_bytes(), element));
                 let why = Why::Because("as many as input has");
                 let output = ("output", Some(output.len_bytes()), Some(count), why);
                 check_lengths(element, [("input", Some(bytes), Some(count), Why::Block), output])
             }
-        };
-        // Each operation has an arm of its own: an arm that several share takes the address of its buffer, and the request must then lie in memory.
-        match self {
-            Self::AllReduce { buffers, .. } => wholes(buffers),
-            Self::Scan { buffers, .. } => wholes(buffers),
-            Self::Reduce { buffer, .. } => whole(buffer),
-            Self::Broadcast { buffer, .. } => whole(buffer),
             Self::AllGather { buffers, blocks } => {
                 for_all(blocks)?;
                 match buffers {

@@ -103,19 +103,17 @@ pub(super) struct Part<'c> {
 
 impl Part<'_> {
     fn perform(&self, request: HostRequest<'_>) -> Result<()> {
-        self.call.group.perform_as(self.signature(&request), request)
+        self.call.group.perform_as(self.signature(&request)?, request)
     }
 
     pub(super) fn submit(&self, request: Request<OwnedBuffer, OwnedBuffer>) -> Result<Pending> {
-        let Coalesced { group, op, .. } = self.call;
-        group.check_process(*op)?;
-        group.submit_as(self.signature(&request), request)
+        self.call.group.submit_as(self.signature(&request)?, request)
     }
 
-    fn signature<I: Extent, O: Extent>(&self, request: &Request<I, O>) -> Signature {
+    fn signature<I: Extent, O: Extent>(&self, request: &Request<I, O>) -> Result<Signature> {
         let Coalesced { group, op, dtype, site, .. } = self.call;
-        let signature = group.signature_of(*op, Some(*dtype), request, self.detail, site.clone());
-        Signature { method: signature.method.then(self.method), ..signature }
+        let signature = group.signature_of(*op, Some(*dtype), request, self.detail, site.clone())?;
+        Ok(Signature { method: signature.method.then(self.method), ..signature })
     }
 }
 

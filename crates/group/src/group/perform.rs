@@ -82,7 +82,7 @@ impl ProcessGroup {
     ) -> Result<()> {
         // A barrier has no elements, of whichever type it was asked for.
         let dtype = (request.kind() != OpKind::Barrier).then_some(dtype);
-        let signature = self.signature_of(op, dtype, &request, detail, site);
+        let signature = self.signature_here(op, dtype, &request, detail, site);
         self.perform_as(signature, request)
     }
 
@@ -97,7 +97,7 @@ impl ProcessGroup {
         // A request that may be dropped here is kept in memory by the compiler, which then no longer knows its operation. `ManuallyDrop` prevents that; `into_inner` gives
         // it back on every path.
         let request = ManuallyDrop::new(request);
-        let is_plain = request.operator().is_none_or(|reduce| reduce.factor().is_none())
+        let is_plain = request.reduce().copied().is_none_or(|reduce| reduce.factor().is_none())
             && self.owner_process.is_here()
             && is_sensible(&signature, &request, rank, world_size);
         let bytes = ManuallyDrop::into_inner(request).map(bytemuck::cast_slice, bytemuck::cast_slice_mut);
@@ -134,14 +134,26 @@ impl ProcessGroup {
         detail: u64,
         site: CallSite,
     ) -> Result<Call<I, O>> {
-        self.check_process(op)?;
-        let signature = self.signature_of(op, dtype, &request, detail, site);
+        let signature = self.signature_of(op, dtype, &request, detail, site)?;
         Call::new(signature, request, self.rank(), self.world_size())
     }
 
-    /// What is agreed on for a collective.
-    #[inline(always)]
+    /// What is agreed on for a collective, unless this process was forked from the group's.
     pub(crate) fn signature_of<I: Extent, O: Extent>(
+        &self,
+        op: OpKind,
+        dtype: Option<DType>,
+        request: &Request<I, O>,
+        detail: u64,
+        site: CallSite,
+    ) -> Result<Signature> {
+        self.check_process(op)?;
+        Ok(self.signature_here(op, dtype, request, detail, site))
+    }
+
+    /// As [`signature_of`](Self::signature_of), for a caller that looks at the process itself.
+    #[inline(always)]
+    pub(crate) fn signature_here<I: Extent, O: Extent>(
         &self,
         op: OpKind,
         dtype: Option<DType>,
@@ -153,10 +165,10 @@ impl ProcessGroup {
             op,
             dtype,
             count: request.count(element(dtype)) as u64,
-            reduce: request.operator(),
+            reduce: request.reduce().copied(),
             root: request.root().map(|root| root as u32),
             detail,
-            method: match request.operator() {
+            method: match request.reduce().copied() {
                 Some(_) if self.is_reproducible() => Method::IN_RANK_ORDER,
                 _ => Method::UNSAID,
             },
@@ -195,8 +207,7 @@ impl ProcessGroup {
         let dtype = Some(<B::Element as Element>::DTYPE);
         let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
         let request = request.map(owned, owned);
-        self.check_process(op)?;
-        let signature = self.signature_of(op, dtype, &request, detail, site);
+        let signature = self.signature_of(op, dtype, &request, detail, site)?;
         let pending = self.submit_as(signature, request)?;
         Ok(Work::new(pending, finish).of(self.in_flight(op)))
     }

@@ -7,6 +7,7 @@ use crate::group::owner_process::{QuickOwnerProcess, refusal};
 use crate::trace::writer as trace;
 use phalanx_core::{CallSite, Cause, DType, Error, GroupId, OpKind, Result, Signature};
 use std::collections::HashMap;
+use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -292,9 +293,15 @@ impl ProcessGroup {
     #[inline]
     #[track_caller]
     pub fn site(&self) -> CallSite {
+        self.site_of(Location::caller())
+    }
+
+    /// The site of a call that was made at `caller`.
+    #[inline]
+    fn site_of(&self, caller: &Location<'static>) -> CallSite {
         match &self.site {
             Some(site) => site.clone(),
-            None => CallSite::caller(),
+            None => CallSite::from(caller),
         }
     }
 
@@ -523,15 +530,12 @@ impl ProcessGroup {
         peer: usize,
         tag: u64,
     ) -> Result<Address> {
-        // The call site is made inside the address: copying it would cost more than all the rest.
-        if peer >= self.world_size || peer == self.rank {
-            return Err(self.no_peer(op, peer, &self.site()));
-        }
-        self.check_process(op)?;
-        Ok(Address::new(op, dtype, count, peer, tag, self.site()))
+        let caller = Location::caller();
+        self.address_at(op, dtype, count, peer, tag, || self.site_of(caller))
     }
 
-    /// As [`address`](Self::address), for a call at `site`.
+    /// As [`address`](Self::address), for a call at `site`. That is asked for where it stays: copying it would cost more than all the rest.
+    #[inline(always)]
     pub(crate) fn address_at(
         &self,
         op: OpKind,
@@ -539,13 +543,13 @@ impl ProcessGroup {
         count: usize,
         peer: usize,
         tag: u64,
-        site: CallSite,
+        site: impl FnOnce() -> CallSite,
     ) -> Result<Address> {
         if peer >= self.world_size || peer == self.rank {
-            return Err(self.no_peer(op, peer, &site));
+            return Err(self.no_peer(op, peer, &site()));
         }
         self.check_process(op)?;
-        Ok(Address::new(op, dtype, count, peer, tag, site))
+        Ok(Address::new(op, dtype, count, peer, tag, site()))
     }
 
     /// Why a message can't go there, or come from there.

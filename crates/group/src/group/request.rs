@@ -118,15 +118,6 @@ pub enum BlockExchange {
 }
 
 impl<I, O> Buffers<I, O> {
-    /// What the result is written to.
-    #[inline(always)]
-    pub(crate) fn output(&self) -> &O {
-        match self {
-            Self::InPlace(buffer) => buffer,
-            Self::Separate(_, output) => output,
-        }
-    }
-
     #[inline(always)]
     fn try_map<J, P, E>(
         self,
@@ -218,26 +209,6 @@ impl<I, O, R> Request<I, O, R> {
         }
     }
 
-    /// As [`reduce`](Self::reduce), without a reference into the request.
-    #[inline(always)]
-    pub(crate) fn operator(&self) -> Option<R>
-    where
-        R: Copy,
-    {
-        match *self {
-            Self::AllReduce { reduce, .. }
-            | Self::Scan { reduce, .. }
-            | Self::Reduce { reduce, .. }
-            | Self::ReduceScatter { reduce, .. } => Some(reduce),
-            Self::Broadcast { .. }
-            | Self::AllGather { .. }
-            | Self::Gather { .. }
-            | Self::Scatter { .. }
-            | Self::AllToAll { .. }
-            | Self::Barrier => None,
-        }
-    }
-
     /// The special rank, where there is one.
     ///
     /// # Examples
@@ -249,11 +220,11 @@ impl<I, O, R> Request<I, O, R> {
     /// ```
     #[inline(always)]
     pub fn root(&self) -> Option<usize> {
-        match *self {
+        match self {
             Self::Reduce { root, .. }
             | Self::Broadcast { root, .. }
             | Self::Gather { root, .. }
-            | Self::Scatter { root, .. } => Some(root),
+            | Self::Scatter { root, .. } => Some(*root),
             Self::AllReduce { .. }
             | Self::AllGather { .. }
             | Self::ReduceScatter { .. }

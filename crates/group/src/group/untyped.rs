@@ -156,8 +156,7 @@ impl Untyped<'_> {
         let own = |buffer: B| owned(buffer, dtype, op, &site);
         let request = request.try_map(own, own, |reduce: ReduceOp| reduce)?;
         let carried = (op != OpKind::Barrier).then_some(dtype);
-        group.check_process(op)?;
-        let signature = group.signature_of(op, carried, &request, detail, site);
+        let signature = group.signature_of(op, carried, &request, detail, site)?;
         let pending = group.submit_as(signature, request)?;
         Ok(Work::of_several(vec![pending], |_| Ok(())).of(group.in_flight(op)))
     }
@@ -321,7 +320,7 @@ impl Untyped<'_> {
         let (group, dtype) = (self.group, self.dtype);
         let site = self.site();
         check_elements(dtype, op, buffer, &site)?;
-        group.address_at(op, dtype, buffer.len() / dtype.size(), peer, tag, site)
+        group.address_at(op, dtype, buffer.len() / dtype.size(), peer, tag, || site)
     }
 
     fn limit(&self, timeout: Option<Duration>) -> (Duration, OnTimeout) {

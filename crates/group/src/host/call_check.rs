@@ -78,6 +78,10 @@ impl<'a> CallCheck<'a> {
     /// The call as errors describe it.
     pub(crate) fn told(&self) -> ErrorContext<'a> {
         let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.after(elapsed)
+    }
+
+    fn after(&self, elapsed: Duration) -> ErrorContext<'a> {
         ErrorContext { signature: self.signature, seq: self.seq, message: None, bytes: (0, 0), elapsed }
     }
 
@@ -113,6 +117,7 @@ impl<'a> CallCheck<'a> {
     pub(crate) fn look(&mut self, peer: usize, waited: Duration) -> Result<(), WaitEnds> {
         let now = Instant::now();
         let elapsed = self.elapsed(peer, waited, now)?;
+        let told = self.after(elapsed);
         let wait = self.wait.get_or_insert_default();
         if self.in_memory
             && let Some(peer) = self.health.left_memory([peer], &mut wait.left)
@@ -126,8 +131,6 @@ impl<'a> CallCheck<'a> {
             self.health.stalled();
             wait.here = self.health.waits();
         }
-        let (signature, seq) = (self.signature, self.seq);
-        let told = ErrorContext { signature, seq, message: None, bytes: (0, 0), elapsed };
         let reminder = wait.reminder.get_or_insert_with(|| Reminder::new(self.limit, elapsed));
         self.health.remind(reminder, [peer], told);
         if let Some(peer) = self.health.gone([peer], now) {
