@@ -6,7 +6,7 @@ use crate::{Cost, Link, Volume};
 use phalanx_core::OpKind;
 
 /// The most bytes that travel in the lines of a flag.
-pub const INLINE_BYTES: usize = 512;
+pub const INLINE_BYTES: usize = 1024;
 /// The same where they are combined: longer contributions are there as soon through staging.
 pub const INLINE_SUM_BYTES: usize = 112;
 /// Bytes that a rank can stage at once.
@@ -118,7 +118,7 @@ impl MemoryCall {
             MemoryWay::Inline if reduces && self.len > INLINE_SUM_BYTES => {
                 Some("a flag has room for 112 bytes that are combined")
             }
-            MemoryWay::Inline if !reduces && !self.fits_inline() => Some("a flag has room for 512 bytes"),
+            MemoryWay::Inline if !reduces && !self.fits_inline() => Some("a flag has room for 1024 bytes"),
             MemoryWay::OneShot if self.len > SLOT_BYTES => Some("a rank can stage 256 KiB at once"),
             MemoryWay::Push | MemoryWay::ProcessVm | MemoryWay::Shared if !self.reads_memory => {
                 Some("the kernel does not copy between these ranks' memory, or slowly")
@@ -177,7 +177,7 @@ impl MemoryWay {
     pub const fn idea(self) -> &'static str {
         match self {
             Self::Inline => {
-                "A rank's data lie in the lines of its flag, and come with it. For up to 512 bytes, or 112 that are combined."
+                "A rank's data lie in the lines of its flag, and come with it. For up to 1024 bytes, or 112 that are combined."
             }
             Self::OneShot => {
                 "Each rank stages its contribution; each reads those of all and combines them in rank order. For few bytes."
@@ -276,15 +276,15 @@ mod tests {
     fn more_bytes_go_other_ways() {
         use MemoryWay::{Inline, OneShot, ProcessVm, Push, Shared, Staged, TwoPhases};
         for (op, ways) in [
-            (OpKind::AllReduce, [Inline, OneShot, TwoPhases, Push]),
-            (OpKind::ReduceScatter, [Inline, OneShot, Staged, ProcessVm]),
-            (OpKind::Broadcast, [Inline, Staged, Staged, Shared]),
-            // Each rank gives 160 of 640 bytes.
-            (OpKind::Gather, [Inline, Inline, Staged, Shared]),
-            (OpKind::Scatter, [Inline, Staged, Staged, Shared]),
-            (OpKind::AllToAll, [Inline, Staged, Staged, ProcessVm]),
+            (OpKind::AllReduce, [Inline, OneShot, TwoPhases, TwoPhases, Push]),
+            (OpKind::ReduceScatter, [Inline, OneShot, Staged, Staged, ProcessVm]),
+            (OpKind::Broadcast, [Inline, Inline, Staged, Staged, Shared]),
+            // Each rank gives 320 of 1280 bytes.
+            (OpKind::Gather, [Inline, Inline, Inline, Staged, Shared]),
+            (OpKind::Scatter, [Inline, Inline, Staged, Staged, Shared]),
+            (OpKind::AllToAll, [Inline, Inline, Staged, Staged, ProcessVm]),
         ] {
-            let taken = [64, 640, 64 << 10, 16 << 20].map(|bytes| call(op, bytes).recommended());
+            let taken = [64, 640, 1280, 64 << 10, 16 << 20].map(|bytes| call(op, bytes).recommended());
             assert_eq!(taken, ways, "{op}");
         }
     }
@@ -294,7 +294,7 @@ mod tests {
         let ops =
             [OpKind::AllReduce, OpKind::ReduceScatter, OpKind::Broadcast, OpKind::Gather, OpKind::Barrier];
         for op in ops {
-            for bytes in [0, 1, 112, 113, 512, 513, 4 << 10, 512 << 10, 64 << 20] {
+            for bytes in [0, 1, 112, 113, 1024, 1025, 4 << 10, 512 << 10, 64 << 20] {
                 for (is_crowded, reads_memory) in [(false, false), (false, true), (true, false), (true, true)]
                 {
                     let call = MemoryCall { is_crowded, reads_memory, ..call(op, bytes) };

@@ -53,7 +53,7 @@ impl Team {
         } else {
             let data = self.region.slot(root, piece).lines().part(0..buffer.len());
             self.arrived_with(root, piece, data, call)?;
-            buffer.copy_from(data);
+            self.get_inline(buffer, data);
         }
         self.done(piece);
         Ok(())

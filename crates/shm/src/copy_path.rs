@@ -267,12 +267,6 @@ fn offset(pair: bool, reader: usize, len: usize) -> usize {
     if pair { 0 } else { reader * len }
 }
 
-/// The bytes of the words of a flag's lines.
-pub(crate) fn lines(words: &mut [u64]) -> Span {
-    // SAFETY: the callers keep the words, and touch them through the span only while they use it.
-    unsafe { Span::new(words.as_mut_ptr().cast(), size_of_val(words)) }
-}
-
 /// The bytes of a part that travel in one step of `len`.
 pub(crate) fn within(part: &Range<usize>, len: usize, step: usize) -> Range<usize> {
     let start = part.end.min(part.start.saturating_add(step * len));

@@ -1,9 +1,8 @@
 //! The operations in which ranks take what others give: all_gather, gather, scatter, all_to_all, and broadcasts that are [staged](crate::broadcast). All are one.
 
-use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, lines, within};
+use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, within};
 use crate::last_level_cache::last_level_cache;
 use crate::plan::{Kind, Plan};
-use crate::region::{FIRST_WORDS, INLINE_WORDS};
 use crate::span::Span;
 use crate::team::{Room, Team};
 use crate::{Call, Fault};
@@ -296,7 +295,6 @@ impl Team {
         output: Span,
         pull: Transfer<'_>,
     ) -> Result<(), Fault> {
-        let at = |rank: usize| if pull.same { 0 } else { rank * pull.largest };
         let piece = self.next_piece();
         let gives = pull.givers.contain(self.rank);
         if gives {
@@ -313,10 +311,10 @@ impl Team {
         if let Some(place) = pull.place {
             for giver in self.peers().filter(|&peer| pull.givers.contain(peer)) {
                 let place = place(giver);
-                let start = at(self.rank);
+                let start = if pull.same { 0 } else { place_of(self.rank, giver) * pull.largest };
                 let part = self.region.slot(giver, piece).lines().part(start..start + place.len());
                 self.arrived_with(giver, piece, part, call)?;
-                output.part(place).copy_from(part);
+                self.get_inline(output.part(place), part);
             }
         }
         self.done(piece);
@@ -328,25 +326,19 @@ impl Team {
 
     /// Posts a part for each reader, where it looks for it.
     fn post_parts(&mut self, piece: u64, source: Span, pull: Transfer<'_>) {
-        // The fewer words are cleared, the sooner they are there.
-        let (mut few, mut many);
-        let words = if pull.largest * self.world_size <= FIRST_WORDS * 8 {
-            few = [0; FIRST_WORDS];
-            &mut few[..]
-        } else {
-            many = [0; INLINE_WORDS];
-            &mut many[..]
+        let (giver, readers) = (self.rank, self.peers());
+        let place = |reader: usize| {
+            let (start, part) = (place_of(reader, giver) * pull.largest, (pull.part)(reader));
+            (start..start + part.len(), part)
         };
-        let parts = lines(words);
-        let mut end = 0;
-        for reader in self.peers() {
-            let part = (pull.part)(reader);
-            let place = reader * pull.largest..reader * pull.largest + part.len();
-            end = end.max(place.end);
-            parts.part(place).copy_from(source.part(part));
-        }
         // The fewer lines are written, the sooner they are there.
-        self.post(piece, &words[..end.div_ceil(8)]);
+        let end = readers.clone().map(|reader| place(reader).0.end).max().unwrap_or(0);
+        self.post_filled(piece, end, |region, slot| {
+            for reader in readers {
+                let (place, part) = place(reader);
+                region.put(slot.lines().part(place), source.part(part), true);
+            }
+        });
     }
 
     /// Takes this step's bytes from a giver, or all if they are not staged. Whether more may come.
@@ -406,6 +398,11 @@ impl Team {
             to.copy_own_from(from);
         }
     }
+}
+
+/// The place of a reader's part in the lines of a giver's flag, which has none for itself.
+fn place_of(reader: usize, giver: usize) -> usize {
+    if reader < giver { reader } else { reader - 1 }
 }
 
 #[cfg(all(test, not(loom)))]

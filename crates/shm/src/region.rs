@@ -75,8 +75,15 @@ pub(crate) struct Slot {
     pub(crate) fingerprint: AtomicU64,
     /// Small contributions whole, or where to find large ones.
     pub(crate) words: [AtomicU64; INLINE_WORDS],
-    /// On a line that nobody reads while all goes well: the operation's number, and which of the signatures is its.
+}
+
+/// The operation that a post is of.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct PostedCall {
+    /// Its number.
     pub(crate) seq: AtomicU64,
+    /// Which of the signatures is its.
     pub(crate) signature: AtomicU32,
 }
 
@@ -96,6 +103,9 @@ pub(crate) struct Control {
     pub(crate) core: Line<AtomicU32>,
     pub(crate) slots: [Slot; SLOTS as usize],
     pub(crate) signatures: [Line<[AtomicU64; SIGNATURE_WORDS]>; SIGNATURES],
+    /// Of each slot's post. Nobody reads them while all goes well. They are apart from the slots: a line that follows what others read is fetched by their
+    /// processors too, and then whoever posts waits until it has it back.
+    calls: Line<[PostedCall; SLOTS as usize]>,
 }
 
 /// The mapped segment.
@@ -210,7 +220,14 @@ impl Region {
 
     /// The slot in which `rank` posts for `piece`.
     pub(crate) fn slot(&self, rank: usize, piece: u64) -> &Slot {
-        &self.control(rank).slots[(piece & (self.slots() - 1)) as usize]
+        self.post(rank, piece).0
+    }
+
+    /// The same, and the operation of the post.
+    pub(crate) fn post(&self, rank: usize, piece: u64) -> (&Slot, &PostedCall) {
+        let control = self.control(rank);
+        let index = (piece & (self.slots() - 1)) as usize;
+        (&control.slots[index], &control.calls.0[index])
     }
 }
 
