@@ -46,6 +46,11 @@ impl FirstLook {
         self.timed >= TIMES && self.pauses == 0
     }
 
+    /// Whether they are known to come from far.
+    pub(crate) fn is_far(&self) -> bool {
+        self.pauses > 0
+    }
+
     /// Looks until it is here, and learns from the look that found it.
     #[cold]
     fn time(&mut self, is_here: impl Fn() -> bool, costs: &Costs) {
@@ -132,10 +137,11 @@ mod tests {
     #[test]
     fn who_is_near_is_looked_at_at_once_and_who_is_far_after_half_the_time_of_a_line() {
         assert_eq!(learnt(&[40; TIMES]).pauses, 0);
-        assert!(learnt(&[40; TIMES]).is_near());
+        assert!(learnt(&[40; TIMES]).is_near() && !learnt(&[40; TIMES]).is_far());
         assert!(!learnt(&[40; TIMES - 1]).is_near(), "that is not known yet");
         assert_eq!(learnt(&[160; TIMES]).pauses, 3);
-        assert!(!learnt(&[160; TIMES]).is_near());
+        assert!(!learnt(&[160; TIMES]).is_near() && learnt(&[160; TIMES]).is_far());
+        assert!(!learnt(&[160; TIMES - 1]).is_far(), "that is not known yet");
         assert_eq!(learnt(&[10_000; TIMES]).pauses, PAUSES_MAX);
         assert_eq!(pauses(FAR, Duration::ZERO), PAUSES_MAX, "a processor that does not pause");
         assert_eq!(pauses(FAR, FAR), 1, "one that pauses long");

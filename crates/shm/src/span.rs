@@ -12,7 +12,9 @@ pub(crate) struct Span {
 }
 
 /// Most bytes asked for. More would be taken from a peer that is still writing them.
-const FETCH_BYTES: usize = 512;
+pub(crate) const FETCH_BYTES: usize = 512;
+/// The same where lines come from far: a peer has written them before the asking arrives.
+pub(crate) const FETCH_FAR_BYTES: usize = 8 << 10;
 
 /// Asks for the lines of so many bytes, where the processor can be asked for that: a hint, which changes nothing.
 #[inline]
@@ -195,10 +197,10 @@ impl Span {
         self.copy_from(unsafe { Self::new(from.as_ptr().cast_mut(), from.len()) });
     }
 
-    /// Asks for its lines, if they are few: they come side by side, and beside whatever is read next.
+    /// Asks for its lines, if it has so many bytes at `most`: they come side by side, and beside whatever is read next.
     #[inline]
-    pub(crate) fn fetch(self) {
-        if self.len <= FETCH_BYTES {
+    pub(crate) fn fetch(self, most: usize) {
+        if self.len <= most {
             fetch(self.start, self.len);
         }
     }

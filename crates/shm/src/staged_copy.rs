@@ -5,7 +5,7 @@
 
 use crate::library_copy::{library_copy, reads, writes};
 use crate::region::Region;
-use crate::span::Span;
+use crate::span::{FETCH_BYTES, Span};
 use crate::staging_probe::lines_are_claimed;
 
 /// The C library copies fewer bytes even where their lines are not owned.
@@ -83,7 +83,7 @@ pub(crate) fn read(into: &mut [u8], cell: Span) {
         return into.copy_own_from(cell);
     }
     if !claimed {
-        cell.fetch();
+        cell.fetch(FETCH_BYTES);
     }
     get(into, cell, claimed, true);
 }

@@ -17,7 +17,7 @@ use crate::other_process::{Process, Processes, pid_namespace, word_of};
 use crate::plan::{Kind, Plan};
 use crate::region::{CELLS, LINE_WORDS, Region, SLICE_BYTES, Slot, Words};
 use crate::shown_calls::{ShownCall, ShownCalls};
-use crate::span::Span;
+use crate::span::{FETCH_BYTES, FETCH_FAR_BYTES, Span};
 use crate::stores::Stores;
 use crate::sync::Ordering;
 use crate::window::{Window, Windows};
@@ -528,11 +528,12 @@ impl Team {
             (0..1000).any(|_| here())
         } else if self.first_look.is_near() && here() {
             // Between near cores the first look asks for the flag alone: to ask for data that are still being written would take their lines from the writer.
-            data.fetch();
+            data.fetch(FETCH_BYTES);
             true
         } else {
+            let most = if self.first_look.is_far() { FETCH_FAR_BYTES } else { FETCH_BYTES };
             (0..1000).any(|_| {
-                data.fetch();
+                data.fetch(most);
                 here()
             })
         };

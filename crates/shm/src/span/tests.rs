@@ -127,7 +127,7 @@ fn only_lines_that_begin_inside_are_owned() {
             span(&mut all).part(part.clone()).own_lines();
             let begins = |i: usize| part.contains(&i) && (at + i).is_multiple_of(64);
             assert!((0..len).all(|i| all[i] == if begins(i) { 0 } else { (1 + i) as u8 }));
-            span(&mut all).fetch();
+            span(&mut all).fetch(FETCH_BYTES);
         }
     }
 }
