@@ -5,7 +5,7 @@
 use crate::{Cost, Link, Volume};
 use phalanx_core::OpKind;
 
-/// The most bytes that travel in the lines of a flag.
+/// The most bytes that travel in the lines of a flag. Where a rank gives each another part, its own counts too.
 pub const INLINE_BYTES: usize = 1024;
 /// The same where they are combined: longer contributions are there as soon through staging.
 pub const INLINE_SUM_BYTES: usize = 112;
@@ -118,7 +118,9 @@ impl MemoryCall {
             MemoryWay::Inline if reduces && self.len > INLINE_SUM_BYTES => {
                 Some("a flag has room for 112 bytes that are combined")
             }
-            MemoryWay::Inline if !reduces && !self.fits_inline() => Some("a flag has room for 1024 bytes"),
+            MemoryWay::Inline if !reduces && !self.fits_inline() => {
+                Some("a flag has room for 1024 bytes, each rank's part counted")
+            }
             MemoryWay::OneShot if self.len > SLOT_BYTES => Some("a rank can stage 256 KiB at once"),
             MemoryWay::Push | MemoryWay::ProcessVm | MemoryWay::Shared if !self.reads_memory => {
                 Some("the kernel does not copy between these ranks' memory, or slowly")

@@ -15,6 +15,8 @@ const UNTIMED: u32 = 64;
 const TIMES: usize = 5;
 /// The most pauses: 0.2 µs where one takes 25 ns. What takes longer has other reasons than its way.
 const PAUSES_MAX: u32 = 8;
+/// After so many waits for long data since a line was timed, it is not known any more that lines come from far: who only reads what others post times none.
+const FAR_WAITS_MAX: u32 = 1024;
 /// The most looks at a line while it is timed: some microseconds. Who sleeps until this rank has looked is woken only after that.
 const LOOKS_MAX: u32 = 100;
 
@@ -26,6 +28,7 @@ pub(crate) struct FirstLook {
     timed: usize,
     until_timed: u32,
     pauses: u32,
+    far_waits_left: u32,
 }
 
 impl FirstLook {
@@ -46,9 +49,10 @@ impl FirstLook {
         self.timed >= TIMES && self.pauses == 0
     }
 
-    /// Whether they are known to come from far.
-    pub(crate) fn is_far(&self) -> bool {
-        self.pauses > 0
+    /// Whether they are known to come from far, as far as it was found out lately.
+    pub(crate) fn is_still_far(&mut self) -> bool {
+        self.far_waits_left = self.far_waits_left.saturating_sub(1);
+        self.far_waits_left > 0
     }
 
     /// Looks until it is here, and learns from the look that found it.
@@ -81,6 +85,7 @@ impl FirstLook {
         let mut times = self.times;
         times.sort_unstable();
         self.pauses = pauses(times[TIMES / 2], pause);
+        self.far_waits_left = if self.pauses > 0 { FAR_WAITS_MAX } else { 0 };
     }
 }
 
@@ -137,14 +142,25 @@ mod tests {
     #[test]
     fn who_is_near_is_looked_at_at_once_and_who_is_far_after_half_the_time_of_a_line() {
         assert_eq!(learnt(&[40; TIMES]).pauses, 0);
-        assert!(learnt(&[40; TIMES]).is_near() && !learnt(&[40; TIMES]).is_far());
+        assert!(learnt(&[40; TIMES]).is_near() && !learnt(&[40; TIMES]).is_still_far());
         assert!(!learnt(&[40; TIMES - 1]).is_near(), "that is not known yet");
         assert_eq!(learnt(&[160; TIMES]).pauses, 3);
-        assert!(!learnt(&[160; TIMES]).is_near() && learnt(&[160; TIMES]).is_far());
-        assert!(!learnt(&[160; TIMES - 1]).is_far(), "that is not known yet");
+        assert!(!learnt(&[160; TIMES]).is_near() && learnt(&[160; TIMES]).is_still_far());
+        assert!(!learnt(&[160; TIMES - 1]).is_still_far(), "that is not known yet");
         assert_eq!(learnt(&[10_000; TIMES]).pauses, PAUSES_MAX);
         assert_eq!(pauses(FAR, Duration::ZERO), PAUSES_MAX, "a processor that does not pause");
         assert_eq!(pauses(FAR, FAR), 1, "one that pauses long");
+    }
+
+    #[test]
+    fn far_is_far_until_it_was_long_not_found_out_or_is_near() {
+        let mut look = learnt(&[160; TIMES]);
+        let waits = (0..2 * FAR_WAITS_MAX).take_while(|_| look.is_still_far()).count();
+        assert_eq!(waits as u32, FAR_WAITS_MAX - 1);
+        look.learn(Duration::from_nanos(160), PAUSE);
+        assert!(look.is_still_far());
+        (0..TIMES).for_each(|_| look.learn(Duration::from_nanos(40), PAUSE));
+        assert!(!look.is_still_far());
     }
 
     #[test]

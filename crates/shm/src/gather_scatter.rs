@@ -410,6 +410,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_reader_has_a_place_and_no_two_have_one() {
+        for world_size in 2..6 {
+            for giver in 0..world_size {
+                let readers = (0..world_size).filter(|&reader| reader != giver);
+                assert!(readers.map(|reader| place_of(reader, giver)).eq(0..world_size - 1));
+            }
+        }
+    }
+
+    #[test]
     fn own_parts_go_past_the_caches_where_one_rank_gives_or_takes_what_fills_them() {
         let of = |givers, largest| Transfer {
             same: false,

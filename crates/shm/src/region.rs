@@ -30,11 +30,11 @@ pub(crate) const SLOT_LEN: usize = 256 << 10;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
 pub(crate) const SLICE_BYTES: usize = 32 << 10;
 /// Words that travel in the lines of the flag itself: the smallest operations need no more from each rank.
-pub(crate) const INLINE_WORDS: usize = phalanx_algo::INLINE_BYTES / 8;
+const INLINE_WORDS: usize = phalanx_algo::INLINE_BYTES / 8;
 /// Words in the line of the flag.
 pub(crate) const LINE_WORDS: usize = (64 - offset_of!(Slot, words)) / 8;
 /// Words in the first two lines, which come together: a slot's claim is of both.
-pub(crate) const FIRST_WORDS: usize = phalanx_algo::INLINE_SUM_BYTES / 8;
+const FIRST_WORDS: usize = phalanx_algo::INLINE_SUM_BYTES / 8;
 
 // By these the way of an operation is chosen.
 const _: () = assert!(SLOT_LEN == phalanx_algo::SLOT_BYTES);
@@ -186,7 +186,8 @@ impl Region {
         assert!(rank < self.world_size);
         let offset = size_of::<Line<Closed>>() + rank * size_of::<Control>();
         let at = self.memory.at(offset, size_of::<Control>()).cast::<Control>();
-        // SAFETY: mapped for as long as `self`, aligned (all sizes are multiples of 128), zero or written as atomics only.
+        // SAFETY: mapped for as long as `self`, aligned (all sizes are multiples of 128), zero or written as atomics; the words of a slot also by copies of their owner, which
+        // it makes while nobody else reads or writes them (see `Slot::lines`).
         unsafe { at.as_ref() }
     }
 
@@ -249,8 +250,8 @@ impl Slot {
     /// The bytes of the words.
     pub(crate) fn lines(&self) -> Span {
         let start = self.words.as_ptr().cast_mut().cast();
-        // SAFETY: mapped for as long as the region, which the team keeps while it works; after its flag the lines are
-        // written no more until all are done with the piece.
+        // SAFETY: mapped for as long as the region, which the team keeps while it works. Their owner writes them after it has reserved the piece and before it raises the flag, and
+        // the others read them after that, until they are done with the piece.
         unsafe { Span::new(start, INLINE_WORDS * 8) }
     }
 }
@@ -320,7 +321,9 @@ mod tests {
             ] {
                 part.write(&mark);
             }
-            region.slot(rank, piece).posted.publish(piece);
+            let (slot, call) = region.post(rank, piece);
+            slot.posted.publish(piece);
+            call.seq.store(10 * rank as u64 + piece, Ordering::Relaxed);
         }
         for (rank, piece) in all() {
             let (slot, lines) = (region.staging(rank, piece), region.slot(rank, piece).lines());
@@ -333,7 +336,9 @@ mod tests {
                 part.read(&mut mark);
                 assert_eq!(mark, [(rank + 1) as u8, piece as u8]);
             }
-            assert_eq!(region.slot(rank, piece).posted.value(), piece + 1);
+            let (slot, call) = region.post(rank, piece);
+            assert_eq!(slot.posted.value(), piece + 1);
+            assert_eq!(call.seq.load(Ordering::Relaxed), 10 * rank as u64 + piece);
         }
         assert!(!region.closed().is_closed());
     }

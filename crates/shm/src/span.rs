@@ -11,9 +11,9 @@ pub(crate) struct Span {
     len: usize,
 }
 
-/// Most bytes asked for. More would be taken from a peer that is still writing them.
+/// The most bytes that are asked for, unless they come from far. More would be taken from a peer that is still writing them.
 pub(crate) const FETCH_BYTES: usize = 512;
-/// The same where lines come from far: a peer has written them before the asking arrives.
+/// The same where lines come from far: a peer has written them when that arrives.
 pub(crate) const FETCH_FAR_BYTES: usize = 8 << 10;
 
 /// Asks for the lines of so many bytes, where the processor can be asked for that: a hint, which changes nothing.

@@ -16,7 +16,7 @@ const BY_VECTORS_MIN: usize = 4 << 10;
 const CELL_BY_VECTORS_MAX: usize = 8 << 10;
 
 impl Region {
-    /// Copies what this rank gives to where it is staged; `owns` says that it has claimed these lines if any were to be claimed.
+    /// Copies what this rank gives to where it is staged, or beside its flag; `owns` says that it has claimed these lines if any were to be claimed.
     pub(crate) fn put(&self, to: Span, from: Span, owns: bool) {
         if writes(self.library_copy()) {
             to.copy_own_from(from);
@@ -25,7 +25,7 @@ impl Region {
         }
     }
 
-    /// Copies what is staged to where it belongs. If this rank `writes_next` there, its lines are claimed.
+    /// Copies what is staged, or lies beside a flag, to where it belongs. If this rank `writes_next` there, its lines are claimed.
     pub(crate) fn get(&self, to: Span, from: Span, writes_next: bool) {
         if reads(self.library_copy()) {
             to.copy_own_from(from);

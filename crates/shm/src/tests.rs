@@ -247,8 +247,10 @@ impl Rank {
 }
 
 /// Lengths in elements around every border between ways and pieces.
-const LENGTHS: [usize; 16] =
-    [0, 1, 2, 3, 12, 13, 100, 511, 1000, 4096, 4099, 16_384, 33_000, 70_001, 150_000, 700_007];
+const LENGTHS: [usize; 20] = [
+    0, 1, 2, 3, 12, 13, 100, 128, 129, 256, 257, 511, 1000, 4096, 4099, 16_384, 33_000, 70_001, 150_000,
+    700_007,
+];
 
 fn every_operation(rank: &mut Rank) {
     let world_size = rank.world_size;
