@@ -49,7 +49,7 @@ impl FirstLook {
         self.timed >= TIMES && self.pauses == 0
     }
 
-    /// Whether they are known to come from far, as far as it was found out lately.
+    /// Whether lines come from far, and that was found out lately. Called once for each wait that goes by it.
     pub(crate) fn is_still_far(&mut self) -> bool {
         self.far_waits_left = self.far_waits_left.saturating_sub(1);
         self.far_waits_left > 0

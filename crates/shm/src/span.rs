@@ -197,7 +197,7 @@ impl Span {
         self.copy_from(unsafe { Self::new(from.as_ptr().cast_mut(), from.len()) });
     }
 
-    /// Asks for its lines, if it has so many bytes at `most`: they come side by side, and beside whatever is read next.
+    /// Asks for its lines, if it has `most` bytes or fewer: they come side by side, and beside whatever is read next.
     #[inline]
     pub(crate) fn fetch(self, most: usize) {
         if self.len <= most {
