@@ -327,15 +327,10 @@ impl Team {
     /// Posts a part for each reader, where it looks for it.
     fn post_parts(&mut self, piece: u64, source: Span, pull: Transfer<'_>) {
         let (giver, readers) = (self.rank, self.peers());
-        let place = |reader: usize| {
-            let (start, part) = (place_of(reader, giver) * pull.largest, (pull.part)(reader));
-            (start..start + part.len(), part)
-        };
-        // The fewer lines are written, the sooner they are there.
-        let end = readers.clone().map(|reader| place(reader).0.end).max().unwrap_or(0);
-        self.post_filled(piece, end, |region, slot| {
+        self.post_filled(piece, readers.len() * pull.largest, |region, slot| {
             for reader in readers {
-                let (place, part) = place(reader);
+                let (start, part) = (place_of(reader, giver) * pull.largest, (pull.part)(reader));
+                let place = start..start + part.len();
                 region.put(slot.lines().part(place), source.part(part), true);
             }
         });

@@ -36,7 +36,7 @@ pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// After so many parts of an operation for which nobody had to be waited for, the check looks around: each takes up to a few hundred KiB.
 const PARTS_UNWATCHED: u32 = 16;
 
-/// A post of up to so many bytes is written word by word, and what a flag's lines have of it is read by vectors. More is copied as what is staged is.
+/// Posts of up to so many bytes are written word by word and read by vectors. Longer ones are copied as staged data are.
 const BY_WORDS_MAX: usize = 512;
 
 /// One rank's part in the work of a group whose ranks share memory: see `team.rs` for the steps it takes.
@@ -251,7 +251,7 @@ impl Team {
     }
 
     /// The others, beginning after this rank, so that not all look at the same one first.
-    pub(crate) fn peers(&self) -> impl ExactSizeIterator<Item = usize> + Clone + use<> {
+    pub(crate) fn peers(&self) -> impl ExactSizeIterator<Item = usize> + use<> {
         let (rank, world_size) = (self.rank, self.world_size);
         // A division would take longer than a look at a peer.
         (1..world_size).map(move |i| if rank + i < world_size { rank + i } else { rank + i - world_size })
@@ -404,7 +404,7 @@ impl Team {
         });
     }
 
-    /// As [`post`](Self::post), where `fill` writes the first `len` bytes of the lines.
+    /// As [`post`](Self::post), where `fill` writes in the first `len` bytes of the lines.
     #[inline(always)]
     pub(crate) fn post_filled(&mut self, piece: u64, len: usize, fill: impl FnOnce(&Region, &Slot)) {
         let (asks_ahead, words) = (self.region.asks_ahead(), len.div_ceil(8));
