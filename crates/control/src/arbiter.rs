@@ -132,18 +132,20 @@ impl Arbiter {
                 self.step(step)
             }
             Notice::Trace => self.tell_all(Verdict::Trace { by: rank }),
-            Notice::Leave => {
+            Notice::Leave { finished } => {
                 self.forget(rank);
                 if !self.left.insert(rank) {
                     return Vec::new();
                 }
                 let after = self.errors[rank].clone();
-                let mut mail = self.tell_all(Verdict::Left { rank, after });
+                let mut mail = self.tell_all(Verdict::Left { rank, after, finished });
                 mail.extend(self.confirm(rank, None));
                 mail.extend(self.conclude_answered());
                 mail
             }
-            Notice::LeaveGroup { group, members } => self.leave_group(rank, group, members),
+            Notice::LeaveGroup { group, members, finished } => {
+                self.leave_group(rank, group, members, finished)
+            }
             Notice::WhoIsBehind { group, seq, members } => self.behind(rank, group, seq, members),
             Notice::Beat => Vec::new(),
             // Of a rank that was given up itself, that is no news.
@@ -180,7 +182,7 @@ impl Arbiter {
     }
 
     /// Those who wait for it there are told.
-    fn leave_group(&mut self, rank: usize, group: GroupId, members: Vec<usize>) -> Mail {
+    fn leave_group(&mut self, rank: usize, group: GroupId, members: Vec<usize>, finished: u64) -> Mail {
         if self.left.contains(&rank) {
             return Vec::new();
         }
@@ -190,9 +192,8 @@ impl Arbiter {
         }
         groups.push_back(group);
         let others = members.into_iter().filter(|other| *other != rank && !self.lost.contains(other));
-        let after = self.errors[rank].clone();
-        let verdict = |other| (other, Verdict::LeftGroup { group, rank, after: after.clone() });
-        let mut mail: Mail = others.map(verdict).collect();
+        let verdict = Verdict::LeftGroup { group, rank, after: self.errors[rank].clone(), finished };
+        let mut mail: Mail = others.map(|other| (other, verdict.clone())).collect();
         mail.extend(self.confirm(rank, Some(group)));
         mail
     }

@@ -59,6 +59,8 @@ pub(super) struct Departure {
     pub(super) at: Instant,
     /// For what one of its operations had failed before, if that was so.
     pub(super) after: Option<Cause>,
+    /// Its last collective of this group that ended well.
+    pub(super) finished: (GroupId, u64),
 }
 
 /// Takes the cause of a failure, and words for it.
@@ -212,6 +214,18 @@ impl FailureLatch {
     /// For what an operation of `rank` had failed before it left, if that was so.
     pub fn left_after(&self, rank: usize) -> Option<Cause> {
         lock(&self.left).get(&rank)?.after.clone()
+    }
+
+    /// Whether `rank` (of the job) left before it had come through collective `seq`, as far as is known: the others need it there.
+    pub fn left_before(&self, rank: usize, seq: u64) -> bool {
+        let left = lock(&self.left);
+        left.get(&rank)
+            .is_some_and(|Departure { finished: (group, last), .. }| *group != self.group || *last < seq)
+    }
+
+    /// The last collective that ended well on this rank; 0 for none.
+    pub fn finished(&self) -> u64 {
+        self.collectives.finished()
     }
 
     pub(super) fn leaves(&self, rank: usize, departure: Departure) {

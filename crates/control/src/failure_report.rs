@@ -18,8 +18,8 @@ pub const SETTLE_TIME: Duration = Duration::from_secs(VERDICT_TIME.as_secs() * T
 #[derive(Debug)]
 pub struct FailureReport {
     cause: Cause,
-    /// Whether it was noticed in a collective.
-    in_collective: bool,
+    /// The collective in which it was noticed; 0 where that was elsewhere.
+    seq: u64,
     told: u32,
     /// Until when the verdict on the last telling is waited for.
     until: Option<Instant>,
@@ -37,16 +37,16 @@ pub enum Next {
 }
 
 impl FailureReport {
-    pub fn new(cause: Cause, in_collective: bool) -> Self {
-        Self { cause, in_collective, told: 0, until: None }
+    pub fn new(cause: Cause, seq: u64) -> Self {
+        Self { cause, seq, told: 0, until: None }
     }
 
     pub fn cause(&self) -> &Cause {
         &self.cause
     }
 
-    pub fn in_collective(&self) -> bool {
-        self.in_collective
+    pub fn seq(&self) -> u64 {
+        self.seq
     }
 
     /// The next step while no verdict has come.
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn tells_twice_and_then_believes_its_own_eyes() {
         let peer = Peer { rank: 1, host: "h".into() };
-        let mut report = FailureReport::new(Cause::Aborted { peer, reason: "r".into() }, true);
+        let mut report = FailureReport::new(Cause::Aborted { peer, reason: "r".into() }, 1);
         let start = Instant::now();
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
         assert_eq!(report.next(at(0.0)), Next::Tell);

@@ -96,7 +96,8 @@ impl Drop for Shared {
         let (group, members) = (self.latch.group(), self.latch.members().to_vec());
         // Of a group that has failed nobody expects anything, and a panic does not end it in order.
         if members.len() > 1 && self.latch.cause().is_none() && !std::thread::panicking() {
-            let _ = self.job.control().send(Notice::LeaveGroup { group, members });
+            let finished = self.latch.finished();
+            let _ = self.job.control().send(Notice::LeaveGroup { group, members, finished });
         }
         self.job.forget(group);
     }
@@ -198,15 +199,15 @@ impl GroupHealth {
 
     /// Fails the group: reports `cause`, and returns the error for the cause that came first.
     pub fn fail(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
-        self.accuse(cause, told.seq > 0);
+        self.accuse(cause, told.seq);
         let error = self.failed(self.wait_for_verdict(), told);
         self.finish_trace();
         error
     }
 
-    /// This rank noticed trouble, in a collective or elsewhere. What came first, [`verdict`](Self::verdict) says.
-    pub fn accuse(&self, cause: Cause, in_collective: bool) {
-        self.report().get_or_insert_with(|| FailureReport::new(cause, in_collective));
+    /// This rank noticed trouble, in collective `seq`, or elsewhere if that is 0. What came first, [`verdict`](Self::verdict) says.
+    pub fn accuse(&self, cause: Cause, seq: u64) {
+        self.report().get_or_insert_with(|| FailureReport::new(cause, seq));
     }
 
     /// For what the group has failed, after an [`accuse`](Self::accuse); or until when that may still be open.
@@ -308,15 +309,18 @@ impl GroupHealth {
     }
 
     /// The cause to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
-    /// lost first, but all know of this one, and a collective could not do without it.
+    /// lost first, but all know of this one, and a collective that it had not come through could not do without it.
     fn own_view(&self, report: &FailureReport) -> (Cause, Through) {
         let has_left = |rank| self.latch.members().contains(&rank) && self.latch.left_at(rank).is_some();
+        let misses = |rank, seq| self.latch.members().contains(&rank) && self.latch.left_before(rank, seq);
         let left = |peer: Peer, how| match self.latch.left_after(peer.rank) {
             Some(first) => (first, Some((peer, Loss::LeftAfterError))),
             None => (Cause::Lost { peer, how }, None),
         };
         match (report.cause().clone(), self.job.membership().arbiter_error()) {
-            (Cause::Lost { .. } | Cause::TimedOut { .. }, _) if report.in_collective() && has_left(0) => {
+            (Cause::Lost { .. } | Cause::TimedOut { .. }, _)
+                if report.seq() > 0 && misses(0, report.seq()) =>
+            {
                 left(self.job.peer(0), Loss::Left)
             }
             (Cause::Lost { peer, how: how @ Loss::LeftLast }, _) => left(peer, how),
@@ -406,7 +410,7 @@ impl GroupHealth {
                 // Whatever else is being settled: this needs no second telling.
                 self.notify(&cause);
             }
-            self.accuse(cause, false);
+            self.accuse(cause, 0);
         }
         begins
     }
@@ -535,9 +539,10 @@ impl GroupHealth {
         self.job.membership().gone().contains(&self.members[peer])
     }
 
-    /// A rank of the whole group that left some time ago.
-    pub fn anybody_gone(&self, now: Instant) -> Option<Peer> {
-        self.gone_of(self.latch.members().iter().copied(), now)
+    /// A rank of the whole group that left some time ago, before it had come through collective `seq`.
+    pub fn anybody_gone(&self, seq: u64, now: Instant) -> Option<Peer> {
+        let members = self.latch.members().iter().copied();
+        self.gone_of(members.filter(|&rank| self.latch.left_before(rank, seq)), now)
     }
 
     /// The ranks among these that are gone.

@@ -62,7 +62,7 @@ impl Verdict {
                 check_through(through, world_size)?;
                 check_cause(cause, world_size)
             }
-            Self::Left { rank, after } | Self::LeftGroup { rank, after, .. } => {
+            Self::Left { rank, after, .. } | Self::LeftGroup { rank, after, .. } => {
                 check_rank(*rank, world_size)?;
                 after.iter().try_for_each(|cause| check_cause(cause, world_size))
             }
@@ -244,7 +244,7 @@ mod tests {
             Verdict::Complete { members: members.into() }.check(2)
         };
         assert_eq!([0, 1, 2, 3].map(|ranks| complete(ranks).is_ok()), [false, false, true, false]);
-        assert!(Verdict::Left { rank: 2, after: None }.check(2).is_err());
+        assert!(Verdict::Left { rank: 2, after: None, finished: 0 }.check(2).is_err());
         assert!(Verdict::Missing { ranks: vec![0, 0, 0] }.check(2).is_err());
     }
 }

@@ -8,7 +8,7 @@ use crate::limits::{LEFT_MAX, VERDICTS_MAX};
 use crate::lock::lock;
 use crate::notice::{Notice, Through, Verdict};
 use crate::runtime::Runtime;
-use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
+use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer, WORLD};
 use phalanx_trace::{GroupRecord, Recorded, Trace, snapshot};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -142,14 +142,14 @@ impl Membership {
                 return;
             }
             Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
-            Verdict::Left { rank, after } => {
-                let departure = Departure { at: now, after };
+            Verdict::Left { rank, after, finished } => {
+                let departure = Departure { at: now, after, finished: (WORLD, finished) };
                 state.left.insert(rank, departure.clone());
                 let latches = state.latches.iter().filter_map(Weak::upgrade);
                 latches.for_each(|latch| latch.leaves(rank, departure.clone()));
             }
-            Verdict::LeftGroup { group, rank, after } => {
-                let departure = Departure { at: now, after };
+            Verdict::LeftGroup { group, rank, after, finished } => {
+                let departure = Departure { at: now, after, finished: (group, finished) };
                 let mut latches = state.latches.iter().filter_map(Weak::upgrade);
                 if let Some(latch) = latches.find(|latch| latch.group() == group) {
                     latch.leaves(rank, departure);
@@ -283,6 +283,13 @@ impl Membership {
         lock(&self.state).verdict(scope, cause.clone(), None);
         self.changes.tell();
         cause
+    }
+
+    /// The notice with which this rank leaves the job in order.
+    pub fn farewell(&self) -> Notice {
+        let finished =
+            self.groups().iter().find(|latch| latch.group() == WORLD).map_or(0, |latch| latch.finished());
+        Notice::Leave { finished }
     }
 
     /// The groups that are here.

@@ -20,16 +20,17 @@ pub enum Notice {
     Calls { group: GroupId, calls: Calls },
     /// This group has failed, as far as I can see. `members` are ranks of the job.
     Failed { group: GroupId, members: Vec<usize>, cause: Cause },
-    /// I leave in order.
-    Leave,
+    /// I leave in order. `finished`: my last collective of the group of all ranks that ended well; 0 for none.
+    Leave { finished: u64 },
     /// All ranks should write what they did lately.
     Trace,
     /// I am alive.
     Beat,
     /// I have heard nothing from you for too long. For an arbiter whose process was stopped and goes on.
     YouWereSilent,
-    /// I leave this group in order, and stay in the job. `members` are ranks of the job.
-    LeaveGroup { group: GroupId, members: Vec<usize> },
+    /// I leave this group in order, and stay in the job. `members` are ranks of the job; `finished` is my last collective of this group
+    /// that ended well, 0 for none.
+    LeaveGroup { group: GroupId, members: Vec<usize>, finished: u64 },
     /// One of my operations has returned an error, for this cause. If I leave or end now, that is why.
     InError { cause: Cause },
     /// I have gone on: long after that error I call operations of groups that work.
@@ -52,16 +53,18 @@ pub enum Verdict {
     Group { group: GroupId, cause: Cause, through: Through },
     /// Every group of this rank has failed. `is_gone`: the rank is lost; otherwise it may still hear this.
     Lost { rank: usize, is_gone: bool, cause: Cause, through: Through },
-    /// This rank has left in order; or because of this cause, for which one of its operations had failed.
-    Left { rank: usize, after: Option<Cause> },
+    /// This rank has left in order; or because of this cause, for which one of its operations had failed. `finished` is its last collective of
+    /// the group of all ranks that ended well.
+    Left { rank: usize, after: Option<Cause>, finished: u64 },
     /// This rank wants all to write what they did lately.
     Trace { by: usize },
     /// The arbiter is alive.
     Beat,
     /// Which collectives of this group did this rank call lately?
     WhereAreYou { group: GroupId },
-    /// This rank has left this group in order, or because of this cause. Told to the group's members.
-    LeftGroup { group: GroupId, rank: usize, after: Option<Cause> },
+    /// This rank has left this group in order, or because of this cause. `finished` is its last collective of this group that ended well. Told to
+    /// the group's members.
+    LeftGroup { group: GroupId, rank: usize, after: Option<Cause>, finished: u64 },
     /// An operation of rank 0, where the arbiter is, has failed for this cause: if rank 0 ends now, that is why. `None`: it has gone on.
     InError { cause: Option<Cause> },
     /// These have not come to this collective of this group, as far as is known.

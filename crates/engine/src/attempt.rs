@@ -155,7 +155,7 @@ impl Attempt {
         }
         if let Some(cause) = trouble {
             self.troubled = true;
-            core.health.accuse(cause, operation.seq() > 0);
+            core.health.accuse(cause, operation.seq());
         }
         if !self.troubled {
             return Outcome::Idle;

@@ -285,7 +285,7 @@ fn play(ranks: usize) -> Result<()> {
     })?;
 
     // The last rank dies.
-    let lost = like(&Verdict::Left { rank: 0, after: None })? - 1;
+    let lost = like(&Verdict::Left { rank: 0, after: None, finished: 0 })? - 1;
     let dead = ranks - 2;
     lines.dead.store(dead + 1, Ordering::Relaxed);
     played.receivers[dead] = None;

@@ -16,6 +16,7 @@
 //! log.begin(1, &barrier, |_| 1_000);
 //! assert_eq!(log.open_collective().1, 1);
 //! log.end(1, &barrier, |_| 2_000);
+//! assert_eq!(log.finished(), 1);
 //! assert_eq!(log.open_collective().0, None);
 //! ```
 

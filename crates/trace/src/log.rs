@@ -268,6 +268,14 @@ impl Log {
         (open, begun.calls.last_number() + begun.scheduled.len() as u64)
     }
 
+    /// The number of the last collective that has ended well; 0 for none.
+    pub fn finished(&self) -> u64 {
+        let begun = self.lock();
+        let ended_well =
+            |call: &&Call| !matches!(self.end_of(call.number).load(Ordering::Acquire), RUNNING.. | IN_VAIN);
+        begun.calls.iter().filter(ended_well).last().map_or(0, |call| call.number)
+    }
+
     fn is_running(&self, number: u64) -> bool {
         // With what its thread did before the end, as if both had taken the lock.
         self.end_of(number).load(Ordering::Acquire) == RUNNING | number

@@ -95,8 +95,8 @@ fn who_comes_after_a_death_is_told() {
 #[test]
 fn leaving_is_not_dying() {
     let mut arbiter = joined(2);
-    let left = Verdict::Left { rank: 1, after: None };
-    assert_eq!(arbiter.handle(1, Notice::Leave), [(1, left.clone()), (0, left)]);
+    let left = Verdict::Left { rank: 1, after: None, finished: 0 };
+    assert_eq!(arbiter.handle(1, Notice::Leave { finished: 0 }), [(1, left.clone()), (0, left)]);
     assert!(arbiter.disconnected(1, Loss::Died).is_empty());
     // Whose links were closed by that may take it for a death.
     let lost = |how| Cause::Lost { peer: peer(1), how };
@@ -315,7 +315,7 @@ fn nothing_is_expected_from_who_left_or_has_not_come() {
     let start = Instant::now();
     let mut arbiter = joined_to(Arbiter::new(2, Some(Heartbeat::new(LIMIT, start))));
     arbiter.heard(1, start);
-    arbiter.handle(1, Notice::Leave);
+    arbiter.handle(1, Notice::Leave { finished: 0 });
     arbiter.heard(1, start);
     let mut new = Arbiter::new(2, Some(Heartbeat::new(LIMIT, start)));
     new.heard(1, start);
@@ -341,10 +341,10 @@ fn an_arbiter_that_was_stopped_hears_that_it_was_left_behind() {
 #[test]
 fn who_leaves_a_group_has_left_that_one() {
     let group = GroupId(7);
-    let leave = || Notice::LeaveGroup { group, members: vec![0, 1, 3] };
+    let leave = || Notice::LeaveGroup { group, members: vec![0, 1, 3], finished: 0 };
     let lost = |how| Cause::Lost { peer: peer(1), how };
     let mut arbiter = joined(4);
-    let left = Verdict::LeftGroup { group, rank: 1, after: None };
+    let left = Verdict::LeftGroup { group, rank: 1, after: None, finished: 0 };
     assert_eq!(arbiter.handle(1, leave()), [(0, left.clone()), (3, left)], "to its members");
     // Its closed links are no death there …
     let report = |group| Notice::Failed { group, members: vec![0, 1, 3], cause: lost(Loss::Died) };
@@ -352,7 +352,7 @@ fn who_leaves_a_group_has_left_that_one() {
     assert_eq!(arbiter.handle(0, report(group)).last(), Some(&(0, verdict)));
     // … and may be one elsewhere.
     assert!(arbiter.handle(0, report(WORLD)).is_empty());
-    arbiter.handle(3, Notice::Leave);
+    arbiter.handle(3, Notice::Leave { finished: 0 });
     assert!(arbiter.handle(3, leave()).is_empty(), "who has left the job has said it all");
     (0..2 * LEFT_MAX).for_each(|_| drop(arbiter.handle(0, leave())));
     assert_eq!(arbiter.left_groups[0].len(), LEFT_MAX);
@@ -377,8 +377,8 @@ fn what_becomes_of_a_rank_after_an_error_has_the_cause_of_that() {
     let lost = Verdict::Lost { rank: 3, is_gone: true, cause: died(4), through };
     assert_eq!(arbiter.disconnected(3, Loss::Died).last(), Some(&(0, lost)));
     // … and one leaves; then others find its links closed.
-    let left = Verdict::Left { rank: 1, after: Some(died(4)) };
-    assert_eq!(arbiter.handle(1, Notice::Leave).last(), Some(&(0, left)));
+    let left = Verdict::Left { rank: 1, after: Some(died(4)), finished: 0 };
+    assert_eq!(arbiter.handle(1, Notice::Leave { finished: 0 }).last(), Some(&(0, left)));
     let report = Notice::Failed { group: ROW, members: vec![0, 1, 2], cause: died(1) };
     let through = Some((peer(1), Loss::LeftAfterError));
     let verdict = Verdict::Group { group: ROW, cause: died(4), through };
@@ -393,7 +393,7 @@ fn a_farewell_that_comes_before_its_reason_waits_for_that() {
     let report = Notice::Failed { group: ROW, members: vec![1, 2], cause: farewell };
     assert!(arbiter.handle(2, report).is_empty());
     arbiter.handle(1, Notice::InError { cause: died(0) });
-    let mail = arbiter.handle(1, Notice::LeaveGroup { group: ROW, members: vec![1, 2] });
+    let mail = arbiter.handle(1, Notice::LeaveGroup { group: ROW, members: vec![1, 2], finished: 0 });
     let through = Some((peer(1), Loss::LeftAfterError));
     assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: ROW, cause: died(0), through })));
     assert_eq!(mail.len(), 4, "one who is told of the farewell, and all of the failure: {mail:?}");

@@ -57,12 +57,33 @@ fn who_left_a_group_left_that_one_even_before_it_was_made_here() {
     let membership = membership();
     let pair = membership.latch(GroupId(7), vec![0, 1]);
     for group in [7, 8] {
-        membership.hear(Verdict::LeftGroup { group: GroupId(group), rank: 1, after: None }, Instant::now());
+        membership.hear(
+            Verdict::LeftGroup { group: GroupId(group), rank: 1, after: None, finished: 0 },
+            Instant::now(),
+        );
     }
     let left = |latch: &FailureLatch| latch.left_at(1).is_some();
     assert!(left(&pair) && left(&membership.latch(GroupId(8), vec![0, 1])));
     assert!(!left(&membership.latch(WORLD, vec![0, 1, 2])));
     assert_eq!(membership.gone(), [0; 0], "it is in the job still");
+}
+
+#[test]
+fn who_left_after_a_collective_is_not_missed_in_it() {
+    let membership = membership();
+    let (world, pair) = (membership.latch(WORLD, vec![0, 1, 2]), membership.latch(GroupId(7), vec![0, 1]));
+    membership
+        .hear(Verdict::LeftGroup { group: GroupId(7), rank: 0, after: None, finished: 4 }, Instant::now());
+    membership.hear(Verdict::Left { rank: 0, after: None, finished: 2 }, Instant::now());
+    assert_eq!([2, 3].map(|seq| world.left_before(0, seq)), [false, true]);
+    assert_eq!(
+        [4, 5].map(|seq| pair.left_before(0, seq)),
+        [false, true],
+        "what it said of that group counts"
+    );
+    let unsaid = membership.latch(GroupId(8), vec![0, 1]);
+    assert!(unsaid.left_before(0, 1), "how far it came in the group of all ranks says nothing of others");
+    assert!(!world.left_before(1, 9), "it has not left");
 }
 
 #[test]
@@ -105,7 +126,7 @@ fn who_does_not_leave_is_waited_for_until_the_deadline() {
 fn the_arbiter_may_leave_last_without_alarm() {
     let membership = membership();
     let latch = membership.latch(WORLD, vec![0, 1]);
-    membership.hear(Verdict::Left { rank: 0, after: None }, Instant::now());
+    membership.hear(Verdict::Left { rank: 0, after: None, finished: 0 }, Instant::now());
     membership.lost_arbiter(Loss::Died);
     assert!(latch.cause().is_none() && latch.left_at(0).is_some());
     let membership = self::membership();

@@ -10,7 +10,6 @@ use crate::control::address_book::AddressBook;
 use crate::control::group_health::GroupHealth;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
-use crate::control::notice::Notice;
 use crate::host::host_context::HostContext;
 use crate::host::job_links::{JobLinks, LinkPeer};
 use crate::warning::warn_aside;
@@ -147,7 +146,7 @@ impl HostContext for TcpJob {
 impl TcpJob {
     /// Waits until the arbiter has heard it: what a process has only handed to the system may be lost with it.
     fn say_farewell(&self) {
-        if self.line.send(Notice::Leave).is_ok() {
+        if self.line.send(self.membership.farewell()).is_ok() {
             self.membership.wait_heard(self.place.rank, &Deadline::after(Instant::now(), HEARD_TIME));
         }
     }

@@ -93,7 +93,7 @@ impl JobContext for ThreadJob {
     }
 
     fn leave(&self, _deadline: &Deadline) {
-        let _ = self.line.send(Notice::Leave);
+        let _ = self.line.send(self.membership.farewell());
     }
 }
 
@@ -106,7 +106,7 @@ impl HostContext for ThreadJob {
 impl Drop for ThreadJob {
     fn drop(&mut self) {
         if self.line.owner_process.is_here() && !std::thread::panicking() {
-            let _ = self.line.send(Notice::Leave);
+            let _ = self.line.send(self.membership.farewell());
         }
     }
 }

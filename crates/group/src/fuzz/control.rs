@@ -114,7 +114,7 @@ impl Job {
         let rank = usize::from(what >> 4) % self.ranks.len();
         match what % 16 {
             0 | 1 => self.tell(rank, join(if what.is_multiple_of(16) { "a" } else { "b" })),
-            2 => self.tell(rank, Notice::Leave),
+            2 => self.tell(rank, Notice::Leave { finished: 0 }),
             3 if what >> 7 == 0 => self.hang_up(rank),
             3 => {
                 self.now += Duration::from_millis(8 * u64::from(input.arbitrary::<u8>()?));

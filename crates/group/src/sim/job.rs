@@ -103,7 +103,7 @@ impl JobContext for SimJob {
     }
 
     fn leave(&self, _deadline: &Deadline) {
-        let _ = self.notices.send(Notice::Leave);
+        let _ = self.notices.send(self.membership.farewell());
     }
 
     /// There is nobody to read it.

@@ -173,7 +173,7 @@ fn partial_sums_that_are_of_another_length_or_none_are_nonsense() {
 #[test]
 fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
     let World { backend, mut liar, other } = World::new();
-    other.control().send(Notice::LeaveGroup { group: WORLD, members: vec![0, 1] }).unwrap();
+    other.control().send(Notice::LeaveGroup { group: WORLD, members: vec![0, 1], finished: 0 }).unwrap();
     let group = ProcessGroup::new(Arc::new(backend));
     std::thread::scope(|scope| {
         let received = scope.spawn(|| {
@@ -192,7 +192,7 @@ fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
 #[test]
 fn as_long_as_something_comes_who_has_left_the_job_is_not_lost() {
     let World { backend, mut liar, other } = World::new();
-    other.control().send(Notice::Leave).unwrap();
+    other.control().send(Notice::Leave { finished: 0 }).unwrap();
     let group = ProcessGroup::new(Arc::new(backend));
     std::thread::scope(|scope| {
         let received = scope.spawn(|| {
@@ -211,7 +211,7 @@ fn as_long_as_something_comes_who_has_left_the_job_is_not_lost() {
 #[test]
 fn who_has_left_the_job_need_not_close_its_links() {
     let World { backend, liar: _liar, other } = World::new();
-    other.control().send(Notice::Leave).unwrap();
+    other.control().send(Notice::Leave { finished: 0 }).unwrap();
     let error = ProcessGroup::new(Arc::new(backend)).recv(&mut [0u8; 10], 1, 7).unwrap_err();
     assert!(matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 1), "{error}");
 }

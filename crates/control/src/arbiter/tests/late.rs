@@ -85,14 +85,14 @@ fn nobody_is_blamed_for_a_message_that_any_rank_might_have_sent() {
     assert_eq!(mail.last().cloned(), verdict(nothing_from_any(&[1, 2])), "ranks 1 and 2 work");
     // Nor one that has left meanwhile, as long as another may send.
     let mut arbiter = joined(3);
-    arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+    arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2], finished: 0 });
     arbiter.handle(0, late(&[1, 2]));
     let mail = all_work(&mut arbiter, 0..3);
     assert_eq!(mail.last().cloned(), verdict(nothing_from_any(&[1, 2])));
     // Of all that might have sent, none is there any more.
     let mut arbiter = joined(3);
     for rank in [1, 2] {
-        arbiter.handle(rank, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+        arbiter.handle(rank, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2], finished: 0 });
     }
     arbiter.handle(0, late(&[1, 2]));
     let mail = all_work(&mut arbiter, 0..3);
@@ -115,7 +115,7 @@ fn who_was_doubted_before_a_late_call_insists_when_it_reports_again() {
 #[test]
 fn a_late_call_that_waited_for_who_left_names_that() {
     let mut arbiter = joined(3);
-    arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+    arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2], finished: 0 });
     let asked = [(2, Verdict::WhereAreYou { group: WORLD }), question(0), question(1), question(2)];
     assert_eq!(arbiter.handle(0, late(3)), asked);
     assert!(arbiter.handle(2, calls(7)).is_empty());
@@ -129,7 +129,7 @@ fn a_late_call_that_waited_for_who_left_names_that() {
 #[test]
 fn who_does_not_answer_is_missing_when_the_reporter_insists() {
     let mut arbiter = joined(4);
-    arbiter.handle(3, Notice::Leave);
+    arbiter.handle(3, Notice::Leave { finished: 0 });
     assert_eq!(arbiter.handle(0, late(4)).len(), 2 + 3);
     assert!(arbiter.handle(2, calls(7)).is_empty());
     assert!(all_work(&mut arbiter, [0, 2]).is_empty());
@@ -248,7 +248,7 @@ fn a_late_call_that_waited_for_ranks_with_errors_of_their_own_has_their_cause() 
     // Rank 0 waits for rank 1, which has come and waits for rank 2.
     let mut arbiter = joined(3);
     arbiter.handle(2, Notice::InError { cause: died(2) });
-    arbiter.handle(2, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+    arbiter.handle(2, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2], finished: 0 });
     arbiter.handle(0, late(3));
     all_work(&mut arbiter, 0..3);
     let mail = arbiter.handle(1, calls(7));

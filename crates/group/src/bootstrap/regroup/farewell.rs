@@ -30,8 +30,8 @@ impl Farewell {
         let others = groups.into_iter().filter(|latch| latch.members().len() > 1 && latch.cause().is_none());
         let Some(first) = first else {
             others.for_each(|latch| {
-                let (group, members) = (latch.group(), latch.members().to_vec());
-                let _ = job.control().send(Notice::LeaveGroup { group, members });
+                let (group, members, finished) = (latch.group(), latch.members().to_vec(), latch.finished());
+                let _ = job.control().send(Notice::LeaveGroup { group, members, finished });
             });
             return Self { failing: Vec::new(), deadline };
         };

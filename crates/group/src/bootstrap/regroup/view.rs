@@ -250,7 +250,7 @@ pub(super) mod tests {
         let (left, died) = (of_rank_1(), of_rank_1());
         let lost = |membership: &Membership| Lost::of(membership, &[4, 5, 6]);
         assert!(lost(&left).unaware);
-        left.hear(Verdict::Left { rank: 0, after: None }, Instant::now());
+        left.hear(Verdict::Left { rank: 0, after: None, finished: 0 }, Instant::now());
         assert!(lost(&left).unaware && lost(&left).gone == BTreeSet::from([4]));
         died.lost_arbiter(Loss::Died);
         assert!(!lost(&died).unaware && lost(&died).gone == BTreeSet::from([4]), "all heard of that");

@@ -5,9 +5,9 @@ use phalanx_core::{Cause, Loss};
 use phalanx_shm::Fault;
 use std::time::Instant;
 
-/// What the team's trouble means, where the arbiter does not say.
-pub(super) fn cause(health: &GroupHealth, fault: &Fault) -> Cause {
-    if let Some(peer) = health.anybody_gone(Instant::now()) {
+/// What the team's trouble in collective `seq` means, where the arbiter does not say.
+pub(super) fn cause(health: &GroupHealth, seq: u64, fault: &Fault) -> Cause {
+    if let Some(peer) = health.anybody_gone(seq, Instant::now()) {
         return Cause::Lost { peer, how: Loss::Left };
     }
     match fault {

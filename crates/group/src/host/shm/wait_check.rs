@@ -58,11 +58,11 @@ impl<'a> GroupCheck<'a> {
                 health.abort(&error.to_string());
                 *error
             }
-            fault @ Fault::Counts { .. } => health.fail(cause(health, &fault), told),
+            fault @ Fault::Counts { .. } => health.fail(cause(health, told.seq, &fault), told),
             // What happened, another rank knows; or all of them together, if they tell the arbiter what they called.
             fault => {
                 health.stalled();
-                health.heard(told).unwrap_or_else(|| health.fail(cause(health, &fault), told))
+                health.heard(told).unwrap_or_else(|| health.fail(cause(health, told.seq, &fault), told))
             }
         }
     }

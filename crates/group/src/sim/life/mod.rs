@@ -381,7 +381,7 @@ impl Life {
     }
 
     fn say_farewell(&mut self, now: Instant) {
-        let _ = self.notices.send(Notice::Leave);
+        let _ = self.notices.send(self.membership.farewell());
         self.account.left = Some(now);
     }
 
