@@ -9,6 +9,7 @@ mod pages;
 #[cfg(test)]
 mod plants;
 mod publish;
+mod records;
 mod sources;
 mod tree;
 mod variables;
@@ -37,6 +38,7 @@ pub(crate) fn run(flags: &Tidy) -> ExitCode {
     pages::examples(root, &mut findings);
     pages::named_tests(root, &mut findings);
     pages::merges(root, &mut findings);
+    records::summed_up(root, &mut findings);
     crate::book::check(root, &mut findings);
     variables::on_their_page(root, &mut findings);
     examples::check(root, &mut findings);
