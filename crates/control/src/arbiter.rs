@@ -46,9 +46,10 @@ pub struct Arbiter {
     panicked: BTreeSet<usize>,
     /// The ranks whose line has closed, and until when it is open how they ended. In that order.
     ending: VecDeque<(usize, Instant)>,
-    left: BTreeSet<usize>,
-    /// The groups that each rank left while it stayed in the job; oldest first.
-    left_groups: Vec<VecDeque<GroupId>>,
+    /// The ranks that left the job, and the last collective of the group of all ranks that each came through.
+    left: BTreeMap<usize, u64>,
+    /// The groups that each rank left while it stayed in the job, with its last collective there; oldest first.
+    left_groups: Vec<VecDeque<(GroupId, u64)>>,
     /// The rank that reported another's end, of which that one had not said anything itself; in which group, latest, and which end.
     doubted: BTreeMap<(usize, usize), (GroupId, Loss)>,
     /// Each rank's last report of its latest collectives, in the groups where it reported latest; oldest first.
@@ -78,7 +79,7 @@ impl Arbiter {
             lost: BTreeSet::new(),
             panicked: BTreeSet::new(),
             ending: VecDeque::new(),
-            left: BTreeSet::new(),
+            left: BTreeMap::new(),
             left_groups: vec![VecDeque::new(); world_size],
             doubted: BTreeMap::new(),
             calls: vec![VecDeque::new(); world_size],
@@ -134,9 +135,10 @@ impl Arbiter {
             Notice::Trace => self.tell_all(Verdict::Trace { by: rank }),
             Notice::Leave { finished } => {
                 self.forget(rank);
-                if !self.left.insert(rank) {
+                if self.left.contains_key(&rank) {
                     return Vec::new();
                 }
+                self.left.insert(rank, finished);
                 let after = self.errors[rank].clone();
                 let mut mail = self.tell_all(Verdict::Left { rank, after, finished });
                 mail.extend(self.confirm(rank, None));
@@ -183,14 +185,14 @@ impl Arbiter {
 
     /// Those who wait for it there are told.
     fn leave_group(&mut self, rank: usize, group: GroupId, members: Vec<usize>, finished: u64) -> Mail {
-        if self.left.contains(&rank) {
+        if self.left.contains_key(&rank) {
             return Vec::new();
         }
         let groups = &mut self.left_groups[rank];
         if groups.len() == LEFT_MAX {
             groups.pop_front();
         }
-        groups.push_back(group);
+        groups.push_back((group, finished));
         let others = members.into_iter().filter(|other| *other != rank && !self.lost.contains(other));
         let verdict = Verdict::LeftGroup { group, rank, after: self.errors[rank].clone(), finished };
         let mut mail: Mail = others.map(|other| (other, verdict.clone())).collect();
@@ -200,7 +202,19 @@ impl Arbiter {
 
     /// Whether `rank` left the job, or this group, in order.
     fn has_left(&self, group: GroupId, rank: usize) -> bool {
-        self.left.contains(&rank) || self.left_groups.get(rank).is_some_and(|left| left.contains(&group))
+        self.left.contains_key(&rank) || self.left_at(group, rank).is_some()
+    }
+
+    /// The last collective of this group that `rank` came through before it left the group while it stayed in the job.
+    fn left_at(&self, group: GroupId, rank: usize) -> Option<u64> {
+        let mut left = self.left_groups.get(rank)?.iter();
+        left.find(|(of, _)| *of == group).map(|(_, finished)| *finished)
+    }
+
+    /// Whether `rank` is known to have left this group, or the job, before it had come through collective `seq`.
+    fn left_before(&self, group: GroupId, rank: usize, seq: u64) -> bool {
+        let of_job = || self.left.get(&rank).copied().filter(|_| group == WORLD);
+        self.left_at(group, rank).or_else(of_job).is_some_and(|finished| finished < seq)
     }
 
     /// Ranks that wait for each other may be at different places: one has come through a call that another, who took it
@@ -275,7 +289,7 @@ impl Arbiter {
         self.waits.held(rank)
             + calls
             + 50 * (self.failed_by[rank] + doubted)
-            + 8 * self.left_groups[rank].len()
+            + 16 * self.left_groups[rank].len()
             + host
     }
 }

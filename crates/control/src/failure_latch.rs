@@ -59,7 +59,7 @@ pub(super) struct Departure {
     pub(super) at: Instant,
     /// For what one of its operations had failed before, if that was so.
     pub(super) after: Option<Cause>,
-    /// Its last collective of this group that ended well.
+    /// The group of which it said how far it came, and its last collective there that ended well; 0 for none.
     pub(super) finished: (GroupId, u64),
 }
 
@@ -216,11 +216,18 @@ impl FailureLatch {
         lock(&self.left).get(&rank)?.after.clone()
     }
 
-    /// Whether `rank` (of the job) left before it had come through collective `seq`, as far as is known: the others need it there.
+    /// Whether `rank` (of the job) left, and is not known to have come through collective `seq` before: the others need it there. Of what has no number, 0,
+    /// nobody is known to have come through it.
     pub fn left_before(&self, rank: usize, seq: u64) -> bool {
         let left = lock(&self.left);
-        left.get(&rank)
-            .is_some_and(|Departure { finished: (group, last), .. }| *group != self.group || *last < seq)
+        left.get(&rank).is_some_and(|Departure { finished: (group, last), .. }| {
+            seq == 0 || *group != self.group || *last < seq
+        })
+    }
+
+    /// The first of the members that [left before](Self::left_before) this collective.
+    pub fn first_that_left_before(&self, seq: u64) -> Option<usize> {
+        self.members.iter().copied().find(|&member| self.left_before(member, seq))
     }
 
     /// The last collective that ended well on this rank; 0 for none.

@@ -309,20 +309,20 @@ impl GroupHealth {
     }
 
     /// The cause to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
-    /// lost first, but all know of this one, and a collective that it had not come through could not do without it.
+    /// lost first. But of a member that left before it had come through this collective all have heard, and the collective cannot end without it.
     fn own_view(&self, report: &FailureReport) -> (Cause, Through) {
         let has_left = |rank| self.latch.members().contains(&rank) && self.latch.left_at(rank).is_some();
-        let misses = |rank, seq| self.latch.members().contains(&rank) && self.latch.left_before(rank, seq);
         let left = |peer: Peer, how| match self.latch.left_after(peer.rank) {
             Some(first) => (first, Some((peer, Loss::LeftAfterError))),
             None => (Cause::Lost { peer, how }, None),
         };
+        if report.seq() > 0
+            && matches!(report.cause(), Cause::Lost { .. } | Cause::TimedOut { .. })
+            && let Some(missed) = self.latch.first_that_left_before(report.seq())
+        {
+            return left(self.job.peer(missed), Loss::Left);
+        }
         match (report.cause().clone(), self.job.membership().arbiter_error()) {
-            (Cause::Lost { .. } | Cause::TimedOut { .. }, _)
-                if report.seq() > 0 && misses(0, report.seq()) =>
-            {
-                left(self.job.peer(0), Loss::Left)
-            }
             (Cause::Lost { peer, how: how @ Loss::LeftLast }, _) => left(peer, how),
             (Cause::Lost { peer, .. }, _) if has_left(peer.rank) => left(peer, Loss::Left),
             // The arbiter ended after an error. So, most likely, did whoever is lost after that, or does not come.
@@ -607,3 +607,6 @@ fn meeting_of(group: GroupId) -> GroupId {
 pub fn stall_time(limit: Duration) -> Duration {
     STALL_TIME.min(limit / 2)
 }
+
+#[cfg(test)]
+mod tests;

@@ -404,4 +404,4 @@ impl Scope {
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test has a clock")]
-mod tests;
+pub(crate) mod tests;

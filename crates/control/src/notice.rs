@@ -54,7 +54,7 @@ pub enum Verdict {
     /// Every group of this rank has failed. `is_gone`: the rank is lost; otherwise it may still hear this.
     Lost { rank: usize, is_gone: bool, cause: Cause, through: Through },
     /// This rank has left in order; or because of this cause, for which one of its operations had failed. `finished` is its last collective of
-    /// the group of all ranks that ended well.
+    /// the group of all ranks that ended well, 0 for none.
     Left { rank: usize, after: Option<Cause>, finished: u64 },
     /// This rank wants all to write what they did lately.
     Trace { by: usize },
@@ -62,8 +62,8 @@ pub enum Verdict {
     Beat,
     /// Which collectives of this group did this rank call lately?
     WhereAreYou { group: GroupId },
-    /// This rank has left this group in order, or because of this cause. `finished` is its last collective of this group that ended well. Told to
-    /// the group's members.
+    /// This rank has left this group in order, or because of this cause. `finished` is its last collective of this group that ended well, 0 for
+    /// none. Told to the group's members.
     LeftGroup { group: GroupId, rank: usize, after: Option<Cause>, finished: u64 },
     /// An operation of rank 0, where the arbiter is, has failed for this cause: if rank 0 ends now, that is why. `None`: it has gone on.
     InError { cause: Option<Cause> },

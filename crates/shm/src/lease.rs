@@ -10,7 +10,7 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Whether a team still works together, or what a rank lends is still its own. Zero: it does, and is.
+/// Whether a team still works together, or what a rank lends is still its own. Zero: it does, and is; otherwise one more than the rank that closed it first.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Closed(pub(crate) AtomicU32);
@@ -21,10 +21,16 @@ pub(crate) struct Closed(pub(crate) AtomicU32);
 pub(crate) struct Lease(pub(crate) AtomicU32);
 
 impl Closed {
-    /// No lease is given any more.
-    pub(crate) fn close(&self) {
-        self.0.store(1, Ordering::Relaxed);
+    /// No lease is given any more: `rank` gives up.
+    pub(crate) fn close(&self, rank: usize) {
+        // Whoever finds it closed already sees that before the fence, as if it had closed it.
+        let _ = self.0.compare_exchange(0, rank as u32 + 1, Ordering::Relaxed, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+    }
+
+    /// The rank that gave up first, as the memory says. Any process of the team may have written that.
+    pub(crate) fn closed_by(&self) -> Option<usize> {
+        (self.0.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -102,7 +108,7 @@ mod model {
                 }
             });
             let (closed, lease, buffer) = &*team;
-            closed.close();
+            closed.close(1);
             while lease.is_held() {
                 thread::yield_now();
             }
@@ -124,7 +130,7 @@ mod model {
                 assert!(read == [1, 1] || !closed.was_open(), "{read:?}");
             });
             let (closed, buffer) = &*team;
-            closed.close();
+            closed.close(1);
             buffer.iter().for_each(|word| word.store(2, Ordering::Relaxed));
             reader.join().unwrap();
         });

@@ -125,7 +125,10 @@ pub enum Fault {
     /// The check ended the wait.
     Stopped,
     /// Another rank closed the team.
-    Closed,
+    Closed {
+        /// The rank of the team that gave up first; `None` where its memory says what cannot be.
+        by: Option<usize>,
+    },
     /// A rank of the team called something else, or performs it in another way, at this place or before.
     Mismatch {
         /// The other rank.

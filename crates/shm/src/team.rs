@@ -587,9 +587,15 @@ impl Team {
         self.backoff = backoff;
         match waited {
             _ if reached => self.watch(peer, call),
-            Ok(()) => Err(Fault::Closed),
+            Ok(()) => Err(self.is_closed()),
             Err(stopped) => Err(stopped.into()),
         }
+    }
+
+    /// The fault of a call that finds the team closed.
+    pub(crate) fn is_closed(&self) -> Fault {
+        let by = self.region.closed().closed_by();
+        Fault::Closed { by: by.filter(|rank| *rank < self.world_size) }
     }
 
     fn wake_sleepers(&mut self) {
@@ -600,12 +606,12 @@ impl Team {
     /// Copies to or from others' memory in a way that ends before any of them gives up: see `lease.rs`.
     pub(crate) fn under_lease<R>(&self, write: impl FnOnce() -> R) -> Result<R, Fault> {
         let lease = &self.region.control(self.rank).lease;
-        lease.hold(self.region.closed(), write).ok_or(Fault::Closed)
+        lease.hold(self.region.closed(), write).ok_or_else(|| self.is_closed())
     }
 
     /// Ends the work of the team on all its ranks, and waits until nobody writes this rank's memory.
     pub fn close(&mut self) {
-        self.region.closed().close();
+        self.region.closed().close(self.rank);
         for rank in 0..self.world_size {
             // Each rank sleeps on the waker of another.
             self.region.control(rank).waker.wake();

@@ -460,7 +460,7 @@ fn another_call_is_named_after(before: &[usize], rank: &mut Rank) {
             assert_eq!((seq, their_seq, peer, ours), (number, number, 1 - rank.rank, method(len)));
         }
         // The other was first, and closed the team.
-        Err(Fault::Closed) => {}
+        Err(Fault::Closed { .. }) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -481,7 +481,7 @@ fn nobody_writes_beyond_a_buffer_that_is_shorter_than_the_others() {
             let len = if rank.rank == 0 { LEN } else { SHORT };
             let (buffer, rest) = memory.split_at_mut(len);
             let result = rank.run(op, LEN, |team, call| act(team, call, buffer));
-            assert!(matches!(result, Err(Fault::Mismatch { .. } | Fault::Closed)), "{op}: {result:?}");
+            assert!(matches!(result, Err(Fault::Mismatch { .. } | Fault::Closed { .. })), "{op}: {result:?}");
             assert!(rest.iter().all(|&byte| byte == 2), "{op}: what lies after the buffer has changed");
         });
     }
@@ -539,7 +539,8 @@ fn parts_of_other_lengths_are_named() {
             team.pull_uneven(call, Buffers::Separate(&input, &mut output), transfer)
         });
         match (rank.rank, result) {
-            (0, Err(Fault::Counts { peer: 1, sent: 8, expected: 4 })) | (1, Ok(()) | Err(Fault::Closed)) => {}
+            (0, Err(Fault::Counts { peer: 1, sent: 8, expected: 4 }))
+            | (1, Ok(()) | Err(Fault::Closed { by: Some(0) })) => {}
             other => panic!("{other:?}"),
         }
         named.wait();

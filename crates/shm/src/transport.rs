@@ -518,7 +518,7 @@ impl Transport for ShmTransport {
     }
 
     fn withdraw(&mut self) {
-        self.segment.rank(self.rank).withdrawn.close();
+        self.segment.rank(self.rank).withdrawn.close(self.rank);
     }
 
     fn wait_with(&mut self, patience: Arc<dyn Patience>) {
@@ -535,7 +535,7 @@ impl Drop for ShmTransport {
         if !self.owner_process.is_here() {
             return;
         }
-        self.segment.rank(self.rank).withdrawn.close();
+        self.segment.rank(self.rank).withdrawn.close(self.rank);
         self.segment.rank(self.rank).closed.store(1, Ordering::Release);
         // Whoever has not seen it has not looked since it is woken here.
         self.wakers.iter().for_each(|waker| waker.wake());

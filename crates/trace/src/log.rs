@@ -70,7 +70,7 @@ impl Calls {
     }
 
     /// Oldest first.
-    fn iter(&self) -> impl Iterator<Item = &Call> {
+    fn iter(&self) -> impl DoubleEndedIterator<Item = &Call> {
         let (newer, older) = self.calls.split_at(self.oldest);
         older.iter().chain(newer)
     }
@@ -273,7 +273,7 @@ impl Log {
         let begun = self.lock();
         let ended_well =
             |call: &&Call| !matches!(self.end_of(call.number).load(Ordering::Acquire), RUNNING.. | IN_VAIN);
-        begun.calls.iter().filter(ended_well).last().map_or(0, |call| call.number)
+        begun.calls.iter().rev().find(ended_well).map_or(0, |call| call.number)
     }
 
     fn is_running(&self, number: u64) -> bool {
@@ -359,6 +359,23 @@ mod tests {
         assert_eq!(log.find(190), Some(signature(1)));
         assert_eq!(log.find(189), Some(signature(0)));
         assert_eq!((log.find(3), log.find(201)), (None, None));
+    }
+
+    #[test]
+    fn the_last_that_ended_well_is_known_until_it_is_forgotten() {
+        let log = Log::new(64);
+        assert_eq!(log.finished(), 0);
+        for number in 1..=200 {
+            log.begin(number, &signature(0), now);
+            assert_eq!(log.finished(), number - 1, "this one runs");
+            log.end(number, &signature(0), now);
+        }
+        log.begin(201, &signature(0), now);
+        log.end_message(201, &signature(0), false, now);
+        assert_eq!(log.finished(), 200, "the newest ended in an error");
+        let log = Log::new(64);
+        (1..=200).for_each(|number| log.begin(number, &signature(0), now));
+        assert_eq!(log.finished(), 0);
     }
 
     #[test]

@@ -31,7 +31,8 @@ impl Arbiter {
         let is_open = |&r: &usize| r != reporter && !self.has_left(group, r) && self.place(group, r) < seq;
         let unheard: BTreeSet<usize> = members.iter().copied().filter(is_open).collect();
         let mut mail: Mail = unheard.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
-        let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r) && !self.left.contains(r);
+        let here =
+            |r: &usize| self.members[*r].is_some() && !self.lost.contains(r) && !self.left.contains_key(r);
         let here = (0..self.members.len()).filter(here).collect();
         // Whoever has reported another cause, and was doubted, insists when it does so again.
         let doubted = self.doubted.iter().filter(|(_, (of, _))| *of == group).map(|((rank, _), _)| *rank);
@@ -107,10 +108,13 @@ impl Arbiter {
             _ => members.iter().copied().filter(is_absent).collect(),
         };
         if absent.is_empty() {
-            let left = awaited.iter().find(|peer| self.has_left(group, peer.rank)).cloned();
-            // Whoever this rank waits for may itself wait for another, which left after an error.
+            // Whoever this rank waits for may itself wait for another, which left before it came to this, or after an error.
+            let is_missed = |&&r: &&usize| self.left_before(group, r, seq);
             let has_fallen = |&&r: &&usize| self.has_left(group, r) && self.errors[r].is_some();
-            let left = left.or_else(|| members.iter().find(has_fallen).map(|&r| self.peer(r)));
+            let awaits = awaited.iter().map(|peer| &peer.rank);
+            let left = awaits.clone().find(is_missed).or_else(|| members.iter().find(is_missed));
+            let left = left.or_else(|| awaits.clone().find(|&&r| self.has_left(group, r)));
+            let left = left.or_else(|| members.iter().find(has_fallen)).map(|&r| self.peer(r));
             if let Some(peer) = left {
                 let how = if for_any { Loss::LeftLast } else { Loss::Left };
                 return self.origin(Cause::Lost { peer, how });

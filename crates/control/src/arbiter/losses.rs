@@ -12,7 +12,7 @@ use std::time::Instant;
 impl Arbiter {
     /// The line of `rank` has closed.
     pub fn disconnected(&mut self, rank: usize, how: Loss) -> Mail {
-        if self.left.contains(&rank) || !self.lost.insert(rank) {
+        if self.left.contains_key(&rank) || !self.lost.insert(rank) {
             return Vec::new();
         }
         self.lose(rank, how)
@@ -20,7 +20,7 @@ impl Arbiter {
 
     /// The line of `rank` has closed without a farewell. Somebody may say until then how its process ended; see [`settle`](Self::settle).
     pub fn closed(&mut self, rank: usize, until: Instant) -> Mail {
-        if self.left.contains(&rank) || self.lost.contains(&rank) || self.errors[rank].is_some() {
+        if self.left.contains_key(&rank) || self.lost.contains(&rank) || self.errors[rank].is_some() {
             return self.disconnected(rank, Loss::Died);
         }
         self.ending.push_back((rank, until));
@@ -45,7 +45,7 @@ impl Arbiter {
 
     /// `rank` said something, whatever it was.
     pub fn heard(&mut self, rank: usize, now: Instant) {
-        let expected = !self.admits(rank) && !self.left.contains(&rank) && !self.lost.contains(&rank);
+        let expected = !self.admits(rank) && !self.left.contains_key(&rank) && !self.lost.contains(&rank);
         if let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| expected) {
             heartbeat.heard(rank, now);
         }
@@ -83,7 +83,7 @@ impl Arbiter {
     /// Declares a rank lost whose line stands, but from which nothing comes. It is told as well: it may only have been stopped, and must not go on.
     pub(super) fn silent(&mut self, rank: usize) -> Mail {
         let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
-        if self.left.contains(&rank) || self.lost.contains(&rank) {
+        if self.left.contains_key(&rank) || self.lost.contains(&rank) {
             return Vec::new();
         }
         let mail = self.lose(rank, Loss::Silent { after });
@@ -94,7 +94,7 @@ impl Arbiter {
     /// Declares a rank lost that is on the only other host, when the network is cut.
     pub(super) fn apart(&mut self, rank: usize) -> Mail {
         let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
-        if self.left.contains(&rank) || !self.lost.insert(rank) {
+        if self.left.contains_key(&rank) || !self.lost.insert(rank) {
             return Vec::new();
         }
         self.lose(rank, Loss::Apart { from: 0, after })

@@ -95,8 +95,8 @@ fn who_comes_after_a_death_is_told() {
 #[test]
 fn leaving_is_not_dying() {
     let mut arbiter = joined(2);
-    let left = Verdict::Left { rank: 1, after: None, finished: 0 };
-    assert_eq!(arbiter.handle(1, Notice::Leave { finished: 0 }), [(1, left.clone()), (0, left)]);
+    let left = Verdict::Left { rank: 1, after: None, finished: 6 };
+    assert_eq!(arbiter.handle(1, Notice::Leave { finished: 6 }), [(1, left.clone()), (0, left)]);
     assert!(arbiter.disconnected(1, Loss::Died).is_empty());
     // Whose links were closed by that may take it for a death.
     let lost = |how| Cause::Lost { peer: peer(1), how };
@@ -341,10 +341,10 @@ fn an_arbiter_that_was_stopped_hears_that_it_was_left_behind() {
 #[test]
 fn who_leaves_a_group_has_left_that_one() {
     let group = GroupId(7);
-    let leave = || Notice::LeaveGroup { group, members: vec![0, 1, 3], finished: 0 };
+    let leave = || Notice::LeaveGroup { group, members: vec![0, 1, 3], finished: 8 };
     let lost = |how| Cause::Lost { peer: peer(1), how };
     let mut arbiter = joined(4);
-    let left = Verdict::LeftGroup { group, rank: 1, after: None, finished: 0 };
+    let left = Verdict::LeftGroup { group, rank: 1, after: None, finished: 8 };
     assert_eq!(arbiter.handle(1, leave()), [(0, left.clone()), (3, left)], "to its members");
     // Its closed links are no death there …
     let report = |group| Notice::Failed { group, members: vec![0, 1, 3], cause: lost(Loss::Died) };

@@ -1,7 +1,7 @@
 //! What a rank hears, and what becomes of its groups.
 
 use super::*;
-use phalanx_core::WORLD;
+use phalanx_core::{CallSite, OpKind, Signature, WORLD};
 use phalanx_trace::Now;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn membership() -> Arc<Membership> {
     membership_of(0)
 }
 
-fn membership_of(rank: usize) -> Arc<Membership> {
+pub(crate) fn membership_of(rank: usize) -> Arc<Membership> {
     let me = Peer { rank, host: "h".into() };
     let recorded = Recorded { me, world_size: 3, timeout: Duration::from_secs(1) };
     Membership::new(recorded, 64, Arc::new(Virtual(Mutex::new(Instant::now()))))
@@ -84,6 +84,25 @@ fn who_left_after_a_collective_is_not_missed_in_it() {
     let unsaid = membership.latch(GroupId(8), vec![0, 1]);
     assert!(unsaid.left_before(0, 1), "how far it came in the group of all ranks says nothing of others");
     assert!(!world.left_before(1, 9), "it has not left");
+    assert!(world.left_before(0, 0), "of what has no number nothing is known");
+    assert_eq!([2, 3].map(|seq| world.first_that_left_before(seq)), [None, Some(0)]);
+}
+
+#[test]
+fn who_leaves_the_job_says_how_far_it_came_in_the_group_of_all_ranks() {
+    let membership = membership();
+    let (world, pair) = (membership.latch(WORLD, vec![0, 1, 2]), membership.latch(GroupId(7), vec![0, 1]));
+    assert_eq!(membership.farewell(), Notice::Leave { finished: 0 });
+    let barrier = Signature::bare(OpKind::Barrier, CallSite::caller());
+    for (latch, ended) in [(&world, 3), (&pair, 5)] {
+        for seq in 1..=ended + 1 {
+            latch.collectives.begin(seq, &barrier, |_| 2);
+            if seq <= ended {
+                latch.collectives.end(seq, &barrier, |_| 3);
+            }
+        }
+    }
+    assert_eq!(membership.farewell(), Notice::Leave { finished: 3 }, "the fourth has not ended");
 }
 
 #[test]

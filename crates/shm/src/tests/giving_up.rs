@@ -84,7 +84,7 @@ fn reader_is_stopped(
             LATE => scene.others_are_done.store(true, SeqCst),
             _ => {
                 scene.reader_is_done.store(true, SeqCst);
-                assert!(matches!(result, Err(Fault::Closed)), "{result:?}");
+                assert!(matches!(result, Err(Fault::Closed { by: Some(GIVER) })), "{result:?}");
             }
         }
         // So long the buffer is there.

@@ -127,6 +127,25 @@ fn a_late_call_that_waited_for_who_left_names_that() {
 }
 
 #[test]
+fn who_had_come_through_before_it_left_is_not_named_for_a_late_call() {
+    let mut arbiter = joined(4);
+    let error = Cause::Aborted { peer: peer(2), reason: "in another group".into() };
+    arbiter.handle(2, Notice::InError { cause: error });
+    let leave = |finished| Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2, 3], finished };
+    arbiter.handle(2, leave(7));
+    arbiter.handle(3, leave(6));
+    arbiter.handle(0, late(4));
+    arbiter.handle(1, calls(7));
+    let cause = Cause::Lost { peer: peer(3), how: Loss::Left };
+    let verdict = Verdict::Group { group: WORLD, cause, through: None };
+    assert_eq!(
+        all_work(&mut arbiter, 0..4).last(),
+        Some(&(0, verdict)),
+        "rank 0 waits for 1, and that for 3"
+    );
+}
+
+#[test]
 fn who_does_not_answer_is_missing_when_the_reporter_insists() {
     let mut arbiter = joined(4);
     arbiter.handle(3, Notice::Leave { finished: 0 });

@@ -36,10 +36,15 @@ pub(super) fn cause(health: &GroupHealth, seq: u64, fault: &Fault) -> Cause {
             Cause::Lost { peer: health.peer(*peer), how: health.unreachable() }
         }
         // Whoever gave up here has most likely done so for what ended rank 0, and the arbiter with it.
-        Fault::Stopped | Fault::Closed | Fault::Failed(_) if health.arbiter_ended_after_error() => {
+        Fault::Stopped | Fault::Closed { .. } | Fault::Failed(_) if health.arbiter_ended_after_error() => {
             Cause::Lost { peer: health.job.peer(0), how: Loss::LeftAfterError }
         }
-        Fault::Stopped | Fault::Closed | Fault::Failed(_) => {
+        // What it gave up for, it says itself.
+        Fault::Closed { by: Some(peer) } if *peer != health.rank => {
+            let reason = "it gave up in shared memory, and the arbiter did not say why".to_owned();
+            Cause::Aborted { peer: health.peer(*peer), reason }
+        }
+        Fault::Stopped | Fault::Closed { .. } | Fault::Failed(_) => {
             let reason = "a rank of this host gave up, and the arbiter did not say why".to_owned();
             Cause::Aborted { peer: health.peer(health.rank), reason }
         }
