@@ -202,11 +202,11 @@ impl Arbiter {
 
     /// Whether `rank` left the job, or this group, in order.
     fn has_left(&self, group: GroupId, rank: usize) -> bool {
-        self.left.contains_key(&rank) || self.left_at(group, rank).is_some()
+        self.left.contains_key(&rank) || self.came_to(group, rank).is_some()
     }
 
     /// The last collective of this group that `rank` came through before it left the group while it stayed in the job.
-    fn left_at(&self, group: GroupId, rank: usize) -> Option<u64> {
+    fn came_to(&self, group: GroupId, rank: usize) -> Option<u64> {
         let mut left = self.left_groups.get(rank)?.iter();
         left.find(|(of, _)| *of == group).map(|(_, finished)| *finished)
     }
@@ -214,7 +214,7 @@ impl Arbiter {
     /// Whether `rank` is known to have left this group, or the job, before it had come through collective `seq`.
     fn left_before(&self, group: GroupId, rank: usize, seq: u64) -> bool {
         let of_job = || self.left.get(&rank).copied().filter(|_| group == WORLD);
-        self.left_at(group, rank).or_else(of_job).is_some_and(|finished| finished < seq)
+        self.came_to(group, rank).or_else(of_job).is_some_and(|finished| finished < seq)
     }
 
     /// Ranks that wait for each other may be at different places: one has come through a call that another, who took it

@@ -60,7 +60,7 @@ impl Team {
 
     /// Follows whatever reads another's own memory, in its address space or in a window: see `lease.rs`.
     pub(crate) fn was_given(&self) -> Result<(), Fault> {
-        if self.region.closed().was_open() { Ok(()) } else { Err(self.is_closed()) }
+        if self.region.closed().was_open() { Ok(()) } else { Err(self.closed_fault()) }
     }
 
     /// Writes at an address of another; one that gives up meanwhile waits for that: see `lease.rs`.

@@ -587,13 +587,13 @@ impl Team {
         self.backoff = backoff;
         match waited {
             _ if reached => self.watch(peer, call),
-            Ok(()) => Err(self.is_closed()),
+            Ok(()) => Err(self.closed_fault()),
             Err(stopped) => Err(stopped.into()),
         }
     }
 
     /// The fault of a call that finds the team closed.
-    pub(crate) fn is_closed(&self) -> Fault {
+    pub(crate) fn closed_fault(&self) -> Fault {
         let by = self.region.closed().closed_by();
         Fault::Closed { by: by.filter(|rank| *rank < self.world_size) }
     }
@@ -606,7 +606,7 @@ impl Team {
     /// Copies to or from others' memory in a way that ends before any of them gives up: see `lease.rs`.
     pub(crate) fn under_lease<R>(&self, write: impl FnOnce() -> R) -> Result<R, Fault> {
         let lease = &self.region.control(self.rank).lease;
-        lease.hold(self.region.closed(), write).ok_or_else(|| self.is_closed())
+        lease.hold(self.region.closed(), write).ok_or_else(|| self.closed_fault())
     }
 
     /// Ends the work of the team on all its ranks, and waits until nobody writes this rank's memory.
