@@ -216,8 +216,8 @@ impl FailureLatch {
         lock(&self.left).get(&rank)?.after.clone()
     }
 
-    /// Whether `rank` (of the job) left, and is not known to have come through collective `seq` before: the others need it there. Of what has no number, 0,
-    /// nobody is known to have come through it.
+    /// Whether `rank` (of the job) left, and is not known to have come through collective `seq` before: the others need it there. Nobody is known to have
+    /// come through what has no number (`seq` 0).
     pub fn left_before(&self, rank: usize, seq: u64) -> bool {
         let left = lock(&self.left);
         left.get(&rank).is_some_and(|Departure { finished: (group, last), .. }| {
@@ -230,9 +230,10 @@ impl FailureLatch {
         self.members.iter().copied().find(|&member| self.left_before(member, seq))
     }
 
-    /// The last collective that ended well on this rank; 0 for none.
-    pub fn finished(&self) -> u64 {
-        self.collectives.finished()
+    /// The notice with which this rank leaves the group in order, and stays in the job.
+    pub fn farewell(&self) -> Notice {
+        let (group, members, finished) = (self.group, self.members.clone(), self.collectives.finished());
+        Notice::LeaveGroup { group, members, finished }
     }
 
     pub(super) fn leaves(&self, rank: usize, departure: Departure) {

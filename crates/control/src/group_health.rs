@@ -93,13 +93,11 @@ impl Drop for Shared {
         if !self.job.membership().runtime().is_here() {
             return;
         }
-        let (group, members) = (self.latch.group(), self.latch.members().to_vec());
         // Of a group that has failed nobody expects anything, and a panic does not end it in order.
-        if members.len() > 1 && self.latch.cause().is_none() && !std::thread::panicking() {
-            let finished = self.latch.finished();
-            let _ = self.job.control().send(Notice::LeaveGroup { group, members, finished });
+        if self.latch.members().len() > 1 && self.latch.cause().is_none() && !std::thread::panicking() {
+            let _ = self.job.control().send(self.latch.farewell());
         }
-        self.job.forget(group);
+        self.job.forget(self.latch.group());
     }
 }
 

@@ -287,9 +287,9 @@ impl Membership {
 
     /// The notice with which this rank leaves the job in order.
     pub fn farewell(&self) -> Notice {
-        let finished =
-            self.groups().iter().find(|latch| latch.group() == WORLD).map_or(0, |latch| latch.finished());
-        Notice::Leave { finished }
+        let groups = self.groups();
+        let world = groups.iter().find(|latch| latch.group() == WORLD);
+        Notice::Leave { finished: world.map_or(0, |latch| latch.collectives.finished()) }
     }
 
     /// The groups that are here.

@@ -23,7 +23,7 @@ pub(crate) struct Lease(pub(crate) AtomicU32);
 impl Closed {
     /// No lease is given any more: `rank` gives up.
     pub(crate) fn close(&self, rank: usize) {
-        // Whoever finds it closed already sees that before the fence, as if it had closed it.
+        // To have read, before the fence, that another closed it is as good as to close it.
         let _ = self.0.compare_exchange(0, rank as u32 + 1, Ordering::Relaxed, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -115,6 +115,31 @@ mod model {
             // SAFETY: loom checks what is claimed here.
             buffer.with_mut(|b| unsafe { *b += 1 });
             writer.join().unwrap();
+        });
+    }
+
+    /// As above, where another rank may have closed the team first: then the one that uses its buffer has only read that.
+    #[test]
+    fn nobody_writes_after_a_second_closer_has_waited() {
+        loom::model(|| {
+            let team = Arc::new((Closed(AtomicU32::new(0)), Lease(AtomicU32::new(0)), UnsafeCell::new(0)));
+            let (writer, first) = (team.clone(), team.clone());
+            let writer = thread::spawn(move || {
+                let (closed, lease, buffer) = &*writer;
+                // SAFETY: loom checks what is claimed here.
+                lease.hold(closed, || buffer.with_mut(|b| unsafe { *b += 1 }));
+            });
+            let first = thread::spawn(move || first.0.close(2));
+            let (closed, lease, buffer) = &*team;
+            closed.close(1);
+            while lease.is_held() {
+                thread::yield_now();
+            }
+            // SAFETY: loom checks what is claimed here.
+            buffer.with_mut(|b| unsafe { *b += 1 });
+            first.join().unwrap();
+            writer.join().unwrap();
+            assert!(matches!(closed.closed_by(), Some(1 | 2)));
         });
     }
 

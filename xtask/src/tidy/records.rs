@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The pages with such tables, one each, and how they reach the folder that the first of them is in.
+/// The pages with such tables, one each, and how each begins its links to the folder of the project.
 const PAGES: [(&str, &str); 2] = [("README.md", ""), ("docs/design/performance.md", "../../")];
 /// The columns that are compared. The cell of the last one begins with the median.
 const COLUMNS: [&str; 5] = ["cells", "at most 0.6", "0.6 to 1.0", "above 1.0", "median"];
@@ -18,8 +18,7 @@ pub(super) fn summed_up(root: &Path, findings: &mut Vec<String>) {
         findings.extend(found.into_iter().map(|finding| format!("{page}: {finding}")));
         linked.push(records);
     }
-    let mut missing = linked[0].symmetric_difference(&linked[1]);
-    if let Some(record) = missing.next() {
+    for record in linked[0].symmetric_difference(&linked[1]) {
         findings.push(format!("{record} is in the table of only one of {} and {}", PAGES[0].0, PAGES[1].0));
     }
 }

@@ -29,10 +29,7 @@ impl Farewell {
             groups.iter().find(|latch| latch.group() == WORLD).and_then(|latch| latch.cause().cloned());
         let others = groups.into_iter().filter(|latch| latch.members().len() > 1 && latch.cause().is_none());
         let Some(first) = first else {
-            others.for_each(|latch| {
-                let (group, members, finished) = (latch.group(), latch.members().to_vec(), latch.finished());
-                let _ = job.control().send(Notice::LeaveGroup { group, members, finished });
-            });
+            others.for_each(|latch| drop(job.control().send(latch.farewell())));
             return Self { failing: Vec::new(), deadline };
         };
         let cause = match first {
