@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 use support::Output;
 
-/// The tag with which rank 1 tells rank 0 that its `split` has returned.
-const HAS_THE_PAIR: u64 = 1;
+/// The tag with which the others tell rank 0 that their collective has returned.
+const CAME_THROUGH: u64 = 1;
 
 /// Rank 0 leaves first, in every role; then another rank ends without a word.
 #[test]
@@ -20,6 +20,7 @@ fn rank() {
     let group = join(&role);
     let mut processes = vec![0u64; group.world_size()];
     group.all_gather(&[u64::from(std::process::id())], &mut processes).expect("all are there");
+    wait_for_the_others(&group);
     match role.split(' ').next() {
         Some("gather" | "reduce") => to_rank_2(&role, &group, processes[0]),
         Some("barrier") => barrier_without_rank_0(&group),
@@ -38,6 +39,18 @@ fn join(role: &str) -> ProcessGroup {
     phalanx::join(&config).expect("all are there")
 }
 
+/// Rank 0 stays until the last collective has returned on every rank: who leaves or aborts ends what others are still in.
+fn wait_for_the_others(group: &ProcessGroup) {
+    if group.rank() == 0 {
+        (1..group.world_size()).for_each(|rank| {
+            group.recv(&mut [0u8], rank, CAME_THROUGH).expect("nobody has ended");
+        });
+    } else {
+        // Rank 0 may leave or abort before this returns, and the message has come all the same.
+        drop(group.send(&[0u8], 0, CAME_THROUGH));
+    }
+}
+
 /// Until the process of rank 0 has ended, and the arbiter with it.
 fn wait_for_end_of(rank_0: u64) {
     while Path::new(&format!("/proc/{rank_0}")).exists() {
@@ -48,14 +61,9 @@ fn wait_for_end_of(rank_0: u64) {
 /// Ranks 2 and 3 work on in a pair when ranks 0 and 1 have gone; then rank 3 ends.
 fn in_pairs(role: &str, group: &ProcessGroup, rank_0: u64) {
     let pair = group.split(Some(group.rank() as u32 / 2), 0).expect("all are there").expect("it has a color");
+    wait_for_the_others(group);
     match group.rank() {
-        0 if role.ends_with("after an error") => {
-            // An abort ends what rank 1 is in, and it may still be in `split`.
-            pair.recv(&mut [0u8], 1, HAS_THE_PAIR).expect("rank 1 has the pair");
-            pair.abort("enough");
-        }
-        // The abort may come before this returns.
-        1 if role.ends_with("after an error") => drop(pair.send(&[0u8], 0, HAS_THE_PAIR)),
+        0 if role.ends_with("after an error") => pair.abort("enough"),
         0 | 1 => {}
         2 => wait_for_rank_3(role, &pair),
         _ => {
