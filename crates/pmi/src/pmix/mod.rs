@@ -1,5 +1,7 @@
-//! PMIx, by the library `libpmix.so.2` of the system, or the file that `PHALANX_PMIX_LIBRARY` names, which is loaded when it is needed.
+//! PMIx, by its library `libpmix.so.2`, which is loaded when it is needed: the file that `PHALANX_PMIX_LIBRARY` names, else the one that the launcher has
+//! loaded, else the system's.
 
+mod launcher;
 mod sys;
 
 use crate::fault::Fault;

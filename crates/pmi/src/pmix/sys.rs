@@ -1,10 +1,12 @@
 //! The few functions of PMIx that are called, as its standard (versions 2 to 5) declares them. All `unsafe` code about PMIx is here.
 #![allow(unsafe_code, reason = "the functions of a C library")]
 
+use super::launcher;
 use crate::fault::Fault;
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 
 const LIBRARY: &str = "libpmix.so.2";
 /// The variable that names its file.
@@ -57,17 +59,29 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Loads the library. It is never unloaded: it has threads of its own.
+    /// Loads the library: the named one, else the launcher's own, else the system's. It is never unloaded: it has threads of its own.
     pub(super) fn load() -> Result<Self, Fault> {
         let named = std::env::var_os(LIBRARY_FILE).filter(|file| !file.is_empty());
-        // SAFETY: The library's initialisers do nothing but set up its own state.
-        let library = unsafe { Library::new(named.unwrap_or_else(|| LIBRARY.into())) };
-        let library = library.map_err(|error| {
-            Fault::unusable(format!(
-                "PMIx's library can't be loaded: {error} ({LIBRARY_FILE} names its file)"
-            ))
-        })?;
-        let library = ManuallyDrop::new(library);
+        let files = match named {
+            Some(file) => vec![file],
+            None => {
+                launcher::library().map(PathBuf::into_os_string).into_iter().chain([LIBRARY.into()]).collect()
+            }
+        };
+        let mut outcome = Err(Fault::unusable("there is no file"));
+        for file in files {
+            // SAFETY: The library's initialisers do nothing but set up its own state.
+            outcome = unsafe { Library::new(&file) }.map_err(|error| {
+                Fault::unusable(format!(
+                    "PMIx's library can't be loaded: {error} ({LIBRARY_FILE} names its file)"
+                ))
+            });
+            if outcome.is_ok() {
+                tracing::debug!(file = %file.display(), "PMIx's library is loaded");
+                break;
+            }
+        }
+        let library = ManuallyDrop::new(outcome?);
         Ok(Self {
             // SAFETY: The type is that of the function in pmix.h, here and below, and the library stays loaded for as long as the process lives.
             init: *unsafe { find::<Init>(&library, "PMIx_Init") }?,

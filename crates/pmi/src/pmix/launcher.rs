@@ -1,0 +1,88 @@
+//! The file of PMIx's library that the launcher itself has loaded.
+//!
+//! A launcher may bring its own (Open MPI does), and another stand where the system looks for libraries. One of the other release works, but the
+//! launcher's half complains of each process: Open MPI 5's writes `PMIX_ERR_UNPACK_READ_PAST_END_OF_BUFFER`.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A launcher is a few shells and daemons away at most.
+const FARTHEST: usize = 16;
+
+/// The file that the nearest ancestor of this process has loaded. `None` where none has, or where it is not known: the ancestors of other users are
+/// not looked at, and only Linux says what a process has loaded.
+pub(super) fn library() -> Option<PathBuf> {
+    loaded_by_an_ancestor_of(std::process::id())
+}
+
+fn loaded_by_an_ancestor_of(process: u32) -> Option<PathBuf> {
+    let user = fs::metadata("/proc/self").ok()?.uid();
+    let ancestors = std::iter::successors(parent(process), |process| parent(*process)).take(FARTHEST);
+    ancestors.map(|process| Path::new("/proc").join(process.to_string())).find_map(|folder| {
+        let is_ours = fs::metadata(&folder).is_ok_and(|process| process.uid() == user);
+        let maps = fs::read(folder.join("maps")).ok().filter(|_| is_ours)?;
+        in_maps(&String::from_utf8_lossy(&maps))
+    })
+}
+
+/// The parent of a process: the second field behind the name, which may have any characters in it, in `/proc/<process>/stat`.
+fn parent(process: u32) -> Option<u32> {
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let fields = &stat[stat.rfind(')')? + 1..];
+    fields.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 0)
+}
+
+/// The first file of PMIx's library in a text like that of `/proc/<process>/maps`.
+fn in_maps(maps: &str) -> Option<PathBuf> {
+    let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    let is_pmix = |path: &&Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.strip_prefix("libpmix.so.2").is_some_and(|more| more.is_empty() || more.starts_with('.'))
+    };
+    paths.filter(|path| path.is_file()).find(is_pmix).map(Path::to_owned)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    /// The launcher is a shell whose own file has the library's name. It starts another shell, and that one the process that asks.
+    #[test]
+    fn the_library_of_an_ancestor_is_found() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("libpmix.so.2.99");
+        fs::copy("/bin/sh", &file).expect("a shell");
+        let mut launcher = Command::new(&file);
+        launcher.args(["-c", r#"sh -c "$1" "" "$2"; exit"#, "", r#"sh -c "$1"; exit"#, "echo $$; read line"]);
+        launcher.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut launcher = launcher.spawn().expect("it starts");
+        let mut asks = String::new();
+        let said = launcher.stdout.take().expect("a pipe");
+        BufReader::new(said).read_line(&mut asks).expect("it says its number");
+        let found = loaded_by_an_ancestor_of(asks.trim().parse().expect("a number"));
+        drop(launcher.stdin.take());
+        launcher.wait().expect("it ends with its input");
+        assert_eq!(found.as_deref(), Some(&*file));
+    }
+
+    #[test]
+    fn other_files_are_not_the_library() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = |name: &str| {
+            let file = folder.path().join(name);
+            fs::write(&file, "").expect("it can be written");
+            file
+        };
+        let map = |path: &Path| format!("7f00-7f01 r-xp 00000000 08:01 12 {}\n", path.display());
+        for name in ["libpmix.so.3", "libpmix.so.20", "libpmix.so", "libpmi.so.2", "my libpmix.so.2"] {
+            assert_eq!(in_maps(&map(&file(name))), None, "{name}");
+        }
+        assert_eq!(in_maps(&map(Path::new("/gone/libpmix.so.2"))), None, "a file that is not there");
+        let found = file("libpmix.so.2");
+        assert_eq!(in_maps(&(map(Path::new("/gone/libpmix.so.2")) + &map(&found))), Some(found));
+    }
+}
