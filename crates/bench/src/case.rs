@@ -53,7 +53,7 @@ impl<'g, T: Value> Case<'g, T> {
         let buffer = |len| match subject {
             // All ranks make buffers of equal length.
             Subject::Registered => Ok(Buffer::Registered(group.alloc(whole)?, len)),
-            _ => Ok(Buffer::Plain(vec![T::of(0); len])),
+            _ => Ok(Buffer::plain(len)),
         };
         Ok(Self { op, place, group, reduce, input: buffer(input)?, output: buffer(output)?, data })
     }
@@ -147,10 +147,21 @@ impl<T: Value> Work for Case<'_, T> {
     }
 }
 
-/// Elements in memory of a rank's own, or in memory that the group has made, of which the beginning is used.
+/// Buffers begin at a multiple of so many bytes, as those of the other libraries' programs do: where they begin changes what a copy takes.
+const PAGE: usize = 4096;
+
+/// Elements in memory of a rank's own, from a page's first byte on, or in memory that the group has made, of which the beginning is used.
 enum Buffer<T> {
-    Plain(Vec<T>),
+    Plain(Vec<T>, Range<usize>),
     Registered(RegisteredBuffer<T>, usize),
+}
+
+impl<T: Value> Buffer<T> {
+    fn plain(len: usize) -> Self {
+        let memory = vec![T::of(0); len + PAGE / size_of::<T>()];
+        let start = memory.as_ptr().align_offset(PAGE);
+        Self::Plain(memory, start..start + len)
+    }
 }
 
 impl<T: Value> Deref for Buffer<T> {
@@ -158,7 +169,7 @@ impl<T: Value> Deref for Buffer<T> {
 
     fn deref(&self) -> &[T] {
         match self {
-            Self::Plain(elements) => elements,
+            Self::Plain(memory, elements) => &memory[elements.clone()],
             Self::Registered(elements, len) => &elements[..*len],
         }
     }
@@ -167,7 +178,7 @@ impl<T: Value> Deref for Buffer<T> {
 impl<T: Value> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
-            Self::Plain(elements) => elements,
+            Self::Plain(memory, elements) => &mut memory[elements.clone()],
             Self::Registered(elements, len) => &mut elements[..*len],
         }
     }
@@ -211,6 +222,14 @@ mod tests {
                 scope.spawn(move || body(&group));
             }
         });
+    }
+
+    #[test]
+    fn plain_buffers_begin_at_pages() {
+        for len in [0, 1, 5000] {
+            let buffer = Buffer::<f32>::plain(len);
+            assert_eq!((buffer.as_ptr().addr() % PAGE, buffer.len()), (0, len));
+        }
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //!
 //! Processors fetch ahead within a page. What another core has just written comes over a long way, line by line; read from several pages in
 //! turn, it comes in several streams. On a Xeon 128 KiB took 5.0 µs instead of 7.4.
+//!
+//! Lines at the same place of their pages share a set of the first cache, which holds eight of them or twelve. So each page is begun at another place: eight pages
+//! read and eight written at one place do not fit. On an EPYC ("Milan") a broadcast of 1 MiB between buffers that began at pages took 99 µs so, and takes 52.
 
 use crate::{Instance, copy};
 
@@ -53,9 +56,9 @@ unsafe fn in_turn<const PAGES: usize>(from: *const u8, to: *mut u8, len: usize) 
 unsafe fn groups<const PAGES: usize>(from: *const u8, to: *mut u8, len: usize) -> usize {
     let whole = len / (PAGES * PAGE) * (PAGES * PAGE);
     for group in (0..whole).step_by(PAGES * PAGE) {
-        for line in (group..group + PAGE).step_by(LINE) {
+        for line in (0..PAGE).step_by(LINE) {
             for page in 0..PAGES {
-                let at = line + page * PAGE;
+                let at = group + page * PAGE + (line + page * (PAGE / PAGES)) % PAGE;
                 let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
                 // SAFETY: a line that ends at or before `whole`, so inside of both.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, LINE) };
