@@ -147,7 +147,7 @@ impl<T: Value> Work for Case<'_, T> {
     }
 }
 
-/// Buffers begin at a multiple of so many bytes, as those of the other libraries' programs do: where they begin changes what a copy takes.
+/// Buffers begin at a multiple of so many bytes, as those of the MPI libraries' programs do: where they begin changes what a copy takes.
 const PAGE: usize = 4096;
 
 /// Elements in memory of a rank's own, from a page's first byte on, or in memory that the group has made, of which the beginning is used.

@@ -54,13 +54,14 @@ unsafe fn in_turn<const PAGES: usize>(from: *const u8, to: *mut u8, len: usize) 
 /// As for [`in_turn`].
 #[inline(always)]
 unsafe fn groups<const PAGES: usize>(from: *const u8, to: *mut u8, len: usize) -> usize {
+    const { assert!(PAGE.is_multiple_of(PAGES * LINE), "each page begins at a line") };
     let whole = len / (PAGES * PAGE) * (PAGES * PAGE);
     for group in (0..whole).step_by(PAGES * PAGE) {
         for line in (0..PAGE).step_by(LINE) {
             for page in 0..PAGES {
                 let at = group + page * PAGE + (line + page * (PAGE / PAGES)) % PAGE;
                 let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-                // SAFETY: a line that ends at or before `whole`, so inside of both.
+                // SAFETY: a line of this page, which ends at or before `whole`, so inside of both.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, LINE) };
             }
         }

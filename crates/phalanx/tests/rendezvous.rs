@@ -3,6 +3,7 @@
 use phalanx::store::{Secret, TcpStoreServer};
 use phalanx::{Config, Error, ReduceOp};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -186,11 +187,13 @@ fn ranks_that_were_told_different_algorithms_are_told_so() {
 fn survivors_are_told_when_the_store_was_lost_with_rank_0() {
     let secret = Secret::generate().unwrap();
     let port = phalanx_testkit::free_port();
+    let are_through = Arc::new(Barrier::new(3));
     let rank = |rank| {
-        let config = torchrun_rank(rank, 3, port, &secret);
+        let (config, are_through) = (torchrun_rank(rank, 3, port, &secret), are_through.clone());
         thread::spawn(move || {
             let group = phalanx::join(&config).unwrap();
             group.barrier().unwrap();
+            are_through.wait();
             // Rank 0 leaves, and its store with it.
             (rank > 0).then(|| {
                 group.barrier().unwrap_err();

@@ -10,38 +10,51 @@ use std::path::{Path, PathBuf};
 /// A launcher is a few shells and daemons away at most.
 const FARTHEST: usize = 16;
 
-/// The file that the nearest ancestor of this process has loaded. `None` where none has, or where it is not known: the ancestors of other users are
-/// not looked at, and only Linux says what a process has loaded.
+/// The file that the nearest ancestor of this process has loaded. `None` where none has, or where it is not known: only ancestors of the same user that
+/// see the same file systems count, and only Linux says what a process has loaded.
 pub(super) fn library() -> Option<PathBuf> {
-    loaded_by_an_ancestor_of(std::process::id())
+    loaded_by_an_ancestor_of("self")
 }
 
-fn loaded_by_an_ancestor_of(process: u32) -> Option<PathBuf> {
-    let user = fs::metadata("/proc/self").ok()?.uid();
-    let ancestors = std::iter::successors(parent(process), |process| parent(*process)).take(FARTHEST);
-    ancestors.map(|process| Path::new("/proc").join(process.to_string())).find_map(|folder| {
-        let is_ours = fs::metadata(&folder).is_ok_and(|process| process.uid() == user);
-        let maps = fs::read(folder.join("maps")).ok().filter(|_| is_ours)?;
+/// `process`: its name in `/proc`.
+fn loaded_by_an_ancestor_of(process: &str) -> Option<PathBuf> {
+    let own_place = place("self")?;
+    let ancestors = std::iter::successors(parent(process), |process| parent(process)).take(FARTHEST);
+    ancestors.filter(|process| place(process).as_ref() == Some(&own_place)).find_map(|process| {
+        let maps = fs::read(folder(&process).join("maps")).ok()?;
         in_maps(&String::from_utf8_lossy(&maps))
     })
 }
 
-/// The parent of a process: the second field behind the name, which may have any characters in it, in `/proc/<process>/stat`.
-fn parent(process: u32) -> Option<u32> {
-    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let fields = &stat[stat.rfind(')')? + 1..];
-    fields.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 0)
+fn folder(process: &str) -> PathBuf {
+    Path::new("/proc").join(process)
 }
 
-/// The first file of PMIx's library in a text like that of `/proc/<process>/maps`.
+/// The user of a process, and its mount namespace, in which a path names a file.
+fn place(process: &str) -> Option<(u32, PathBuf)> {
+    let folder = folder(process);
+    Some((fs::metadata(&folder).ok()?.uid(), fs::read_link(folder.join("ns/mnt")).ok()?))
+}
+
+/// The parent of a process: the second field behind the name, which may have any characters in it, in `/proc/<process>/stat`.
+fn parent(process: &str) -> Option<String> {
+    let stat = fs::read(folder(process).join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let fields = &stat[stat.rfind(')')? + 1..];
+    fields.split_whitespace().nth(1).filter(|parent| *parent != "0").map(str::to_owned)
+}
+
+/// The first file of PMIx's library in a text like that of `/proc/<process>/maps`, if it is still there.
 fn in_maps(maps: &str) -> Option<PathBuf> {
-    let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
     let is_pmix = |path: &&Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.strip_prefix("libpmix.so.2").is_some_and(|more| more.is_empty() || more.starts_with('.'))
+        let of_version = |more: &str| more.is_empty() || more.starts_with('.');
+        name.strip_prefix("libpmix.so.2").is_some_and(|more| {
+            of_version(more) && more.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit())
+        })
     };
-    paths.filter(|path| path.is_file()).find(is_pmix).map(Path::to_owned)
+    let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    paths.filter(is_pmix).find(|path| path.is_file()).map(Path::to_owned)
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -54,7 +67,7 @@ mod tests {
     #[test]
     fn the_library_of_an_ancestor_is_found() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let file = folder.path().join("libpmix.so.2.99");
+        let file = folder.path().canonicalize().expect("it is there").join("libpmix.so.2.99");
         fs::copy("/bin/sh", &file).expect("a shell");
         let mut launcher = Command::new(&file);
         launcher.args(["-c", r#"sh -c "$1" "" "$2"; exit"#, "", r#"sh -c "$1"; exit"#, "echo $$; read line"]);
@@ -63,7 +76,7 @@ mod tests {
         let mut asks = String::new();
         let said = launcher.stdout.take().expect("a pipe");
         BufReader::new(said).read_line(&mut asks).expect("it says its number");
-        let found = loaded_by_an_ancestor_of(asks.trim().parse().expect("a number"));
+        let found = loaded_by_an_ancestor_of(asks.trim());
         drop(launcher.stdin.take());
         launcher.wait().expect("it ends with its input");
         assert_eq!(found.as_deref(), Some(&*file));
@@ -78,7 +91,14 @@ mod tests {
             file
         };
         let map = |path: &Path| format!("7f00-7f01 r-xp 00000000 08:01 12 {}\n", path.display());
-        for name in ["libpmix.so.3", "libpmix.so.20", "libpmix.so", "libpmi.so.2", "my libpmix.so.2"] {
+        for name in [
+            "libpmix.so.3",
+            "libpmix.so.20",
+            "libpmix.so",
+            "libpmi.so.2",
+            "my libpmix.so.2",
+            "libpmix.so.2.9 (deleted)",
+        ] {
             assert_eq!(in_maps(&map(&file(name))), None, "{name}");
         }
         assert_eq!(in_maps(&map(Path::new("/gone/libpmix.so.2"))), None, "a file that is not there");

@@ -4,7 +4,7 @@
 use super::launcher;
 use crate::fault::Fault;
 use libloading::{Library, Symbol};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 
@@ -59,29 +59,40 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Loads the library: the named one, else the launcher's own, else the system's. It is never unloaded: it has threads of its own.
+    /// Loads the library: the named one, else the launcher's own, else the system's.
     pub(super) fn load() -> Result<Self, Fault> {
         let named = std::env::var_os(LIBRARY_FILE).filter(|file| !file.is_empty());
-        let files = match named {
-            Some(file) => vec![file],
-            None => {
-                launcher::library().map(PathBuf::into_os_string).into_iter().chain([LIBRARY.into()]).collect()
-            }
-        };
-        let mut outcome = Err(Fault::unusable("there is no file"));
+        match named {
+            Some(file) => Self::of_first([file]),
+            None => Self::of_first(
+                launcher::library().map(PathBuf::into_os_string).into_iter().chain([LIBRARY.into()]),
+            ),
+        }
+    }
+
+    /// Loads the first of these files that is the library.
+    fn of_first(files: impl IntoIterator<Item = OsString>) -> Result<Self, Fault> {
+        let mut faults = Vec::new();
         for file in files {
-            // SAFETY: The library's initialisers do nothing but set up its own state.
-            outcome = unsafe { Library::new(&file) }.map_err(|error| {
-                Fault::unusable(format!(
-                    "PMIx's library can't be loaded: {error} ({LIBRARY_FILE} names its file)"
-                ))
-            });
-            if outcome.is_ok() {
-                tracing::debug!(file = %file.display(), "PMIx's library is loaded");
-                break;
+            match Self::of(&file) {
+                Ok(table) => {
+                    tracing::debug!(file = %file.display(), "PMIx's library is loaded");
+                    return Ok(table);
+                }
+                Err(fault) => faults.push(format!("{}: {fault}", file.display())),
             }
         }
-        let library = ManuallyDrop::new(outcome?);
+        let faults = faults.join("; ");
+        Err(Fault::unusable(format!(
+            "PMIx's library can't be loaded: {faults} ({LIBRARY_FILE} names its file)"
+        )))
+    }
+
+    /// Loads this file. It is never unloaded: it has threads of its own.
+    fn of(file: &OsStr) -> Result<Self, Fault> {
+        // SAFETY: The library's initialisers do nothing but set up its own state.
+        let library = unsafe { Library::new(file) }.map_err(|error| Fault::unusable(words(&error)))?;
+        let library = ManuallyDrop::new(library);
         Ok(Self {
             // SAFETY: The type is that of the function in pmix.h, here and below, and the library stays loaded for as long as the process lives.
             init: *unsafe { find::<Init>(&library, "PMIx_Init") }?,
@@ -171,5 +182,33 @@ impl Table {
 unsafe fn find<'a, T>(library: &'a Library, name: &str) -> Result<Symbol<'a, T>, Fault> {
     // SAFETY: The caller says that the type is right.
     let found = unsafe { library.get::<T>(name) };
-    found.map_err(|error| Fault::unusable(format!("{LIBRARY} lacks {name}: {error}")))
+    found.map_err(|error| Fault::unusable(format!("{name} is not in it: {}", words(&error))))
+}
+
+/// What went wrong, with the system's own words, which are the error's source.
+fn words(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(of_system) => format!("{error}: {of_system}"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_not_the_library_are_passed_over_and_named() {
+        let files = ["/no/such/libpmix.so.2", "libc.so.6", "/no/such/either"].map(OsString::from);
+        let fault = Table::of_first(files).err().expect("none is the library").to_string();
+        for words in [
+            "/no/such/libpmix.so.2: ",
+            "No such file",
+            "libc.so.6: PMIx_Init",
+            "/no/such/either",
+            LIBRARY_FILE,
+        ] {
+            assert!(fault.contains(words), "{words}: {fault}");
+        }
+    }
 }

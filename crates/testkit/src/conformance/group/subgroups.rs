@@ -108,6 +108,8 @@ pub fn threads_of_a_rank_take_turns(world: &World) {
 pub fn a_group_fails_alone(world: &World) {
     world.run(4, |group| {
         let pair = group.split(Some(group.rank() as u32 / 2), 0).unwrap().expect("it gave a color");
+        // An abort also ends what rank 1 is in, and it may still be in `split`.
+        group.barrier().unwrap();
         if group.rank() == 0 {
             pair.abort("enough");
         }
