@@ -8,6 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+/// Far longer than a rank that is about to wait takes to fall asleep, beside other tests too.
+const FALLS_ASLEEP: Duration = Duration::from_millis(200);
+
 /// Unwinds this thread as a panic does, without its words on stderr; the end that `rank` has goes in that.
 fn dies(rank: impl FnOnce()) {
     let died = catch_unwind(AssertUnwindSafe(|| {
@@ -90,13 +93,15 @@ pub fn what_was_sent_is_read_also_after_a_send_failed(links: &Links) {
 
 /// A rank that waits for one whose thread unwinds is woken, and hears that it is gone.
 pub fn a_peer_that_dies_ends_a_wait(links: &Links) {
-    links.run(3, |end| {
+    let wait_next = Arc::new(Barrier::new(3));
+    links.run(3, move |end| {
         let mut end = Driver::new(end);
         let rank = end.rank();
         (0..3).filter(|&peer| peer != rank).for_each(|peer| end.meet(peer));
+        wait_next.wait();
         if rank == 2 {
             return dies(move || {
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(FALLS_ASLEEP);
                 drop(end);
             });
         }
@@ -108,21 +113,27 @@ pub fn a_peer_that_dies_ends_a_wait(links: &Links) {
 
 /// A rank that waits for room on a link is woken when its reader dies.
 pub fn a_peer_that_dies_frees_whoever_sends_to_it(links: &Links) {
-    links.run(2, |end| {
+    let is_full = Arc::new(Barrier::new(2));
+    links.run(2, move |end| {
         let mut end = Driver::new(end);
         end.meet(1 - end.rank());
         if end.rank() == 1 {
-            return dies(move || {
+            return dies(|| {
                 // Has begun to read, and reads no more.
                 end.recv_exact(0, 100);
-                std::thread::sleep(Duration::from_millis(50));
+                is_full.wait();
+                std::thread::sleep(FALLS_ASLEEP);
                 drop(end);
             });
         }
-        let (part, mut taken) = (stream(0, 1, 1 << 20), 0);
+        let (part, mut taken, mut was_full) = (stream(0, 1, 1 << 20), 0, false);
         while let Ok(n) = end.send(1, &[IoSlice::new(&part[taken % part.len()..])]) {
             taken += n;
             if n == 0 {
+                if !was_full {
+                    is_full.wait();
+                    was_full = true;
+                }
                 end.sleep(&[(1, Direction::Send)], FOREVER);
             }
         }
