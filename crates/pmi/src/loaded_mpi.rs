@@ -14,13 +14,18 @@ pub fn loaded_mpi() -> Option<String> {
 
 /// The first file of MPI in a text like that of `/proc/self/maps`: `libmpi.so.40`, `libmpich.so.12`, `libmpi_abi.so.0` and so on.
 fn in_maps(maps: &str) -> Option<String> {
-    let path = |line: &str| Some(line[line.find('/')?..].to_owned());
-    maps.lines().filter_map(path).find(|path| {
+    let found = files(maps).find(|path| {
         let name = path.rsplit('/').next().unwrap_or_default();
         // `libmpir.so` is about long numbers.
         let more = name.strip_prefix("libmpi");
         more.is_some_and(|more| more.contains(".so") && [".", "_", "ch"].iter().any(|s| more.starts_with(s)))
-    })
+    });
+    found.map(str::to_owned)
+}
+
+/// The files in a text like that of `/proc/self/maps`.
+pub(crate) fn files(maps: &str) -> impl Iterator<Item = &str> {
+    maps.lines().filter_map(|line| Some(&line[line.find('/')?..]))
 }
 
 #[cfg(test)]

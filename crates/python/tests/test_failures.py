@@ -27,7 +27,7 @@ def fails(group, kind, call):
     raise AssertionError(f"rank {group.rank}: no {kind.__name__}")
 
 
-# Who ends after a collective also ends what the others are still in: that one may fail on them, or the next.
+# A rank that ends after a collective also ends it on those that are still in it. So on the others this collective fails, or the next.
 
 
 def rank_killed(group):

@@ -3,6 +3,7 @@
 //! A launcher may bring its own (Open MPI does), and another stand where the system looks for libraries. One of the other release works, but the
 //! launcher's half complains of each process: Open MPI 5's writes `PMIX_ERR_UNPACK_READ_PAST_END_OF_BUFFER`.
 
+use crate::loaded_mpi;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,13 +49,11 @@ fn parent(process: &str) -> Option<String> {
 fn in_maps(maps: &str) -> Option<PathBuf> {
     let is_pmix = |path: &&Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let of_version = |more: &str| more.is_empty() || more.starts_with('.');
-        name.strip_prefix("libpmix.so.2").is_some_and(|more| {
-            of_version(more) && more.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit())
-        })
+        let version = name.strip_prefix("libpmix.so.").unwrap_or_default();
+        version.split('.').next() == Some("2")
+            && version.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit())
     };
-    let paths = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
-    paths.filter(is_pmix).find(|path| path.is_file()).map(Path::to_owned)
+    loaded_mpi::files(maps).map(Path::new).filter(is_pmix).find(|path| path.is_file()).map(Path::to_owned)
 }
 
 #[cfg(all(test, target_os = "linux"))]
