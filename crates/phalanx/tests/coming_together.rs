@@ -17,6 +17,32 @@ use support::said;
 /// How many files a rank may have open.
 const OPEN_FILES: &str = "PHALANX_TEST_OPEN_FILES";
 
+/// How many groups a rank joins, one after another.
+const GROUPS: &str = "PHALANX_TEST_GROUPS";
+
+/// Each rank in turn is slow to give its group up, and slow to join the next.
+fn join_one_after_another(groups: usize) {
+    let joined: phalanx::Result<()> = (0..groups).try_for_each(|i| {
+        let group = phalanx::init()?;
+        let (is_slow, pause) = (i % group.world_size() == group.rank(), Duration::from_millis(20));
+        let mut sum = [i as u64];
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        assert_eq!(sum, [(i * group.world_size()) as u64]);
+        let kept = is_slow.then(|| group.clone());
+        group.finalize()?;
+        if is_slow {
+            std::thread::sleep(pause);
+            drop(kept);
+            std::thread::sleep(pause);
+        }
+        Ok(())
+    });
+    match joined {
+        Err(error) => support::say("error", error),
+        Ok(()) => support::say("joined", groups),
+    }
+}
+
 /// A rank: adds up ones, or says why it does not.
 #[test]
 #[ignore = "this is what the ranks of the jobs run"]
@@ -27,6 +53,9 @@ fn rank() {
     if let Ok(files) = std::env::var(OPEN_FILES) {
         let limit = Some(files.parse().expect("a number"));
         setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("less is allowed");
+    }
+    if let Ok(groups) = std::env::var(GROUPS) {
+        return join_one_after_another(groups.parse().expect("a number"));
     }
     match phalanx::init() {
         Err(error) => support::say("error", error),
@@ -237,5 +266,21 @@ fn a_rank_without_descriptors_is_told_what_to_set() {
         let error = said(job.start(1, &[(OPEN_FILES, files)]), "error");
         kill(zero);
         assert!(error.contains("`ulimit -n`") && !error.contains("firewall"), "{files} files: {error}");
+    }
+}
+
+/// Whichever of them is the last to give up the group before.
+#[test]
+fn ranks_leave_and_join_anew() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for job in [Job::in_folder(3, folder.path()), Job::hosted(3)] {
+        let ranks =
+            [0, 1, 2].map(|rank| job.start(rank, &[(GROUPS, "20"), ("PHALANX_INIT_TIMEOUT_S", "30")]));
+        assert_eq!(
+            ranks.map(|rank| said(rank, "joined")),
+            ["20", "20", "20"].map(String::from),
+            "{:?}",
+            job.variables
+        );
     }
 }

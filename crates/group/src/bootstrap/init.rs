@@ -7,7 +7,7 @@ use crate::bootstrap::regroup::{self, Assignment, Bootstrap};
 use crate::bootstrap::threads::first_generation;
 use crate::host::backend_registry::{BackendKind, chosen_kind};
 use phalanx_algo::Selector;
-use phalanx_core::{Deadline, Result};
+use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Config, Lifeline};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,12 +91,19 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
     if let Some(elastic) = config.elastic {
         return regroup::enter(&bootstrap, config.worker, elastic);
     }
-    let open = Arc::new(config.open_store(&deadline)?);
-    if open.server.is_some() {
-        processes.keep(open.clone());
+    let roster: Vec<u64> = (0..config.world_size as u64).collect();
+    loop {
+        let open = Arc::new(config.open_store(&deadline)?);
+        if open.server.is_some() {
+            processes.keep(open.clone());
+        }
+        let assignment = Assignment::new(0, config.rank, roster.clone());
+        match regroup::found(&bootstrap, assignment, &open, &deadline) {
+            // The store went with the group before, which rank 0 had yet to give up. It starts another.
+            Err(Error::Io { .. }) if processes.awaits_rank_0() && !deadline.has_passed(Instant::now()) => {}
+            outcome => return outcome,
+        }
     }
-    let roster = (0..config.world_size as u64).collect();
-    regroup::found(&bootstrap, Assignment::new(0, config.rank, roster), &open, &deadline)
 }
 
 /// The group of a process that is a job of its own.

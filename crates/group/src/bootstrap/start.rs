@@ -3,7 +3,11 @@
 use phalanx_core::Result;
 use phalanx_rendezvous::{PrefixStore, Store};
 use phalanx_transport::{Secret, random_number};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The starts that this process has been in, each with the rank that it was there.
+static JOINED: Mutex<BTreeSet<(Start, usize)>> = Mutex::new(BTreeSet::new());
 
 /// The key of the latest start's number in the job's store.
 const KEY: &str = "start";
@@ -12,7 +16,7 @@ const KEY: &str = "start";
 ///
 /// All that the ranks leave in the store lies under it, and all their handshakes prove it. So nothing of a start that was killed is taken for
 /// something of the next: not the address of its rank 0, nor who was to go on after a loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Start(u64);
 
 impl Start {
@@ -35,6 +39,25 @@ impl Start {
         Ok(job.try_get(KEY)?.and_then(|bytes| Some(Self(u64::from_le_bytes(bytes.try_into().ok()?)))))
     }
 
+    /// As [`latest`](Self::latest), unless this process has been `rank` of it: a process that leaves its job and joins it again waits
+    /// for another start. The rank 0 of the one that it has left may still be there, and would refuse it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn latest_for(rank: usize, job: &dyn Store) -> Result<Option<Self>> {
+        Ok(Self::latest(job)?.filter(|start| !joined().contains(&(*start, rank))))
+    }
+
+    /// All ranks of this start are here, and this process is `rank` of them.
+    pub(crate) fn is_joined_as(self, rank: usize) {
+        joined().insert((self, rank));
+    }
+
+    /// Whether this process has been `rank` of any start.
+    pub(crate) fn any_was_joined_as(rank: usize) -> bool {
+        joined().iter().any(|(_, joined)| *joined == rank)
+    }
+
     /// The secret of its processes.
     pub(crate) fn secret(self, job: &Secret) -> Secret {
         job.of_start(self.0)
@@ -44,6 +67,10 @@ impl Start {
     pub(crate) fn corner(self, job: Arc<dyn Store>) -> Arc<dyn Store> {
         Arc::new(PrefixStore::new(format!("start {:016x}", self.0), job))
     }
+}
+
+fn joined() -> MutexGuard<'static, BTreeSet<(Start, usize)>> {
+    JOINED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -62,6 +89,10 @@ mod tests {
         assert_eq!(second.corner(job.clone()).try_get("arbiter").unwrap(), None);
         let secret = Secret::generate().unwrap();
         assert!(first.secret(&secret) != second.secret(&secret));
+        second.is_joined_as(1);
+        assert_eq!([1, 2].map(|rank| Start::latest_for(rank, &job).unwrap()), [None, Some(second)]);
+        let third = Start::begin(&job).unwrap();
+        assert_eq!(Start::latest_for(1, &job).unwrap(), Some(third));
         job.set(KEY, b"what is this").unwrap();
         assert_eq!(Start::latest(&job).unwrap(), None);
     }

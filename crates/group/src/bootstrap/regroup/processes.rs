@@ -31,8 +31,7 @@ pub(crate) struct ProcessBootstrap {
     selector: Selector,
     /// The stores that the others need of this process as long as the job lives: its server, or its directory.
     kept: Mutex<Vec<Arc<OpenStore>>>,
-    /// Which start of the job this is. `None` until the first generation stands, and in an elastic job: its launcher makes a new store for
-    /// each start.
+    /// Which start of the job this is. `None` until rank 0 has begun it, and in an elastic job: its launcher makes a new store for each start.
     start: Mutex<Option<Start>>,
 }
 
@@ -88,14 +87,15 @@ impl ProcessBootstrap {
     ) -> Result<TcpJob> {
         let mut start = match assignment.rank {
             0 => Start::begin(&*open.store)?,
-            _ => await_start(open, init_notices, deadline)?,
+            rank => await_start(rank, open, init_notices, deadline)?,
         };
         loop {
             init_notices.follow(start);
+            *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
             let secret = start.secret(&self.secret);
             match assemble(&self.config, &secret, assignment, open, init_notices, deadline) {
                 Ok(job) => {
-                    *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
+                    start.is_joined_as(assignment.rank);
                     return Ok(job);
                 }
                 Err(error) => match init_notices.later_start() {
@@ -123,6 +123,13 @@ impl ProcessBootstrap {
             (None, StoreLocation::File(_)) => std::thread::sleep(FAREWELL_TIME + ASK_INTERVAL),
             _ => {}
         }
+    }
+
+    /// Whether this process joins anew and has found no start to join, in a store that rank 0 hosts. It may be the store of the group
+    /// before, which goes with that group.
+    pub(crate) fn awaits_rank_0(&self) -> bool {
+        let rank = self.config.rank;
+        self.store_is_hosted() && rank > 0 && self.start().is_none() && Start::any_was_joined_as(rank)
     }
 
     /// Whether the first rank 0 runs the store's server.
@@ -200,13 +207,18 @@ fn within(start: Option<Start>, open: OpenStore) -> OpenStore {
     }
 }
 
-/// Waits until rank 0 has begun a start of the job. It may be one that has ended.
-fn await_start(open: &OpenStore, init_notices: &InitNotices<'_>, deadline: &Deadline) -> Result<Start> {
+/// Waits until rank 0 has begun a start of the job that `rank` of this process has not been in. It may be one that has ended.
+fn await_start(
+    rank: usize,
+    open: &OpenStore,
+    init_notices: &InitNotices<'_>,
+    deadline: &Deadline,
+) -> Result<Start> {
     let mut pause = Duration::from_millis(1);
     let mut asked = Instant::now();
     init_notices.check()?;
     loop {
-        if let Some(start) = Start::latest(&*open.store)? {
+        if let Some(start) = Start::latest_for(rank, &*open.store)? {
             return Ok(start);
         }
         let now = Instant::now();
