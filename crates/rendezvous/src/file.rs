@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// A process that holds the lock for so long is stopped, or its host is gone.
 const LOCK_TIME: Duration = Duration::from_secs(10);
+/// How often a directory is made that is removed again before it can be looked at.
+const OPEN_TRIES: usize = 100;
 /// Longest encoded key that is a file's name as it is: with the mark of a hash it stays below the usual limit of 255.
 const NAME_LEN_MAX: usize = 180;
 /// Names of our own; no encoded key has a dot.
@@ -74,19 +76,8 @@ impl FileStore {
     /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn open(dir: impl AsRef<Path>, job_id: &str) -> Result<Self> {
-        let dir = dir.as_ref();
-        let open = |dir: &Path| -> io::Result<PathBuf> {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-            // Without links: nobody can turn them elsewhere after we have looked.
-            dir.canonicalize()
-        };
-        let parent =
-            open(dir).map_err(|e| Error::io(format!("opening the store directory {}", dir.display()), e))?;
-        check_private(&parent)?;
-        let dir = parent.join(file_name(job_id));
-        let dir =
-            open(&dir).map_err(|e| Error::io(format!("opening the store directory {}", dir.display()), e))?;
-        check_private(&dir)?;
+        let parent = open_private(dir.as_ref())?;
+        let dir = open_private(&parent.join(file_name(job_id)))?;
         Ok(Self { dir, owner: None })
     }
 
@@ -288,6 +279,28 @@ pub(crate) fn file_name(key: &str) -> String {
     name
 }
 
+/// Makes the directory, unless it is there, and returns its path without links. It may be removed meanwhile by the owner of the job that was there before.
+fn open_private(dir: &Path) -> Result<PathBuf> {
+    let open = || -> io::Result<PathBuf> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        // Without links: nobody can turn them elsewhere after we have looked.
+        dir.canonicalize()
+    };
+    let open = || {
+        let dir =
+            open().map_err(|e| Error::io(format!("opening the store directory {}", dir.display()), e))?;
+        check_private(&dir).map(|()| dir)
+    };
+    for _ in 1..OPEN_TRIES {
+        match open() {
+            Err(Error::Io { source, .. })
+                if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {}
+            outcome => return outcome,
+        }
+    }
+    open()
+}
+
 /// Refuses a directory in which anybody but us could put files.
 fn check_private(dir: &Path) -> Result<()> {
     let metadata = fs::metadata(dir).map_err(|e| Error::io(format!("looking at {}", dir.display()), e))?;
@@ -347,6 +360,19 @@ mod tests {
         for entry in fs::read_dir(&store.dir).unwrap() {
             assert_eq!(mode(&entry.unwrap().path()), 0o600);
         }
+    }
+
+    #[test]
+    fn it_can_be_opened_while_the_owner_of_before_removes_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("made");
+        let open = |times| (0..times).try_for_each(|_| FileStore::open(&dir, "job").map(drop));
+        let open_and_remove = |times| (0..times).try_for_each(|_| FileStore::open(&dir, "job")?.remove_all());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| open_and_remove(2000));
+            open(2000).unwrap();
+            other.join().unwrap().unwrap();
+        });
     }
 
     #[test]

@@ -4,11 +4,12 @@ use crate::ProcessGroup;
 use crate::bootstrap::launcher;
 use crate::bootstrap::regroup::processes::ProcessBootstrap;
 use crate::bootstrap::regroup::{self, Assignment, Bootstrap};
+use crate::bootstrap::start::Start;
 use crate::bootstrap::threads::first_generation;
 use crate::host::backend_registry::{BackendKind, chosen_kind};
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Config, Lifeline};
+use phalanx_rendezvous::{Config, Lifeline, StoreLocation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,8 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
     // Before anybody is met: a name that nobody registered is refused here.
     let kind = chosen_kind(config)?;
     let deadline = Deadline::after(Instant::now(), config.init_timeout);
+    // Such a store goes with the last handle of rank 0's group; one that rank 0 starts for a launcher's channel stays as long as its process.
+    let store_goes = config.rank > 0 && matches!(config.store, StoreLocation::Tcp { host_it: true, .. });
     let config = &config.met(&deadline)?;
     let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
     let Some(secret) = job else {
@@ -99,8 +102,12 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
         }
         let assignment = Assignment::new(0, config.rank, roster.clone());
         match regroup::found(&bootstrap, assignment, &open, &deadline) {
-            // The store went with the group before, which rank 0 had yet to give up. It starts another.
-            Err(Error::Io { .. }) if processes.awaits_rank_0() && !deadline.has_passed(Instant::now()) => {}
+            // It was the store of the group before, which rank 0 has given up by now. It starts another.
+            Err(Error::Io { .. })
+                if store_goes
+                    && Start::any_was_joined()
+                    && !processes.has_begun()
+                    && !deadline.has_passed(Instant::now()) => {}
             outcome => return outcome,
         }
     }

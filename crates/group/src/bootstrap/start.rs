@@ -6,8 +6,8 @@ use phalanx_transport::{Secret, random_number};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The starts that this process has been in, each with the rank that it was there.
-static JOINED: Mutex<BTreeSet<(Start, usize)>> = Mutex::new(BTreeSet::new());
+/// The starts that this process has been in.
+static JOINED: Mutex<BTreeSet<Start>> = Mutex::new(BTreeSet::new());
 
 /// The key of the latest start's number in the job's store.
 const KEY: &str = "start";
@@ -39,23 +39,20 @@ impl Start {
         Ok(job.try_get(KEY)?.and_then(|bytes| Some(Self(u64::from_le_bytes(bytes.try_into().ok()?)))))
     }
 
-    /// As [`latest`](Self::latest), unless this process has been `rank` of it: a process that leaves its job and joins it again waits
-    /// for another start. The rank 0 of the one that it has left may still be there, and would refuse it.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub(crate) fn latest_for(rank: usize, job: &dyn Store) -> Result<Option<Self>> {
-        Ok(Self::latest(job)?.filter(|start| !joined().contains(&(*start, rank))))
+    /// All ranks of it are here, one of them in this process.
+    pub(crate) fn joined(self) {
+        all_joined().insert(self);
     }
 
-    /// All ranks of this start are here, and this process is `rank` of them.
-    pub(crate) fn is_joined_as(self, rank: usize) {
-        joined().insert((self, rank));
+    /// Whether this process has been in it. Who leaves its job and joins it again waits for another start: the rank 0 of this one may
+    /// still be there, and would refuse it.
+    pub(crate) fn was_joined(self) -> bool {
+        all_joined().contains(&self)
     }
 
-    /// Whether this process has been `rank` of any start.
-    pub(crate) fn any_was_joined_as(rank: usize) -> bool {
-        joined().iter().any(|(_, joined)| *joined == rank)
+    /// Whether this process has been in any.
+    pub(crate) fn any_was_joined() -> bool {
+        !all_joined().is_empty()
     }
 
     /// The secret of its processes.
@@ -69,7 +66,7 @@ impl Start {
     }
 }
 
-fn joined() -> MutexGuard<'static, BTreeSet<(Start, usize)>> {
+fn all_joined() -> MutexGuard<'static, BTreeSet<Start>> {
     JOINED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,10 +86,8 @@ mod tests {
         assert_eq!(second.corner(job.clone()).try_get("arbiter").unwrap(), None);
         let secret = Secret::generate().unwrap();
         assert!(first.secret(&secret) != second.secret(&secret));
-        second.is_joined_as(1);
-        assert_eq!([1, 2].map(|rank| Start::latest_for(rank, &job).unwrap()), [None, Some(second)]);
-        let third = Start::begin(&job).unwrap();
-        assert_eq!(Start::latest_for(1, &job).unwrap(), Some(third));
+        second.joined();
+        assert!(second.was_joined() && !first.was_joined() && Start::any_was_joined());
         job.set(KEY, b"what is this").unwrap();
         assert_eq!(Start::latest(&job).unwrap(), None);
     }

@@ -55,7 +55,9 @@ impl ProcessBootstrap {
             let secret = self.start().map_or_else(|| self.secret.clone(), |start| start.secret(&self.secret));
             return meet_all(&self.config, &secret, assignment, open, deadline);
         }
-        let mut init_notices = InitNotices::of_job(assignment, open, self.store_is_hosted(), deadline)?;
+        // A store of rank 0's may be that of the group before, whose ranks may have given up since.
+        let is_fresh = self.store_is_hosted() && !Start::any_was_joined();
+        let mut init_notices = InitNotices::of_job(assignment, open, is_fresh, deadline)?;
         let work = || self.assemble_first(assignment, open, &mut init_notices, deadline);
         let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             // Of the links that a program has made itself, say. There is no line yet over which the others would hear of it.
@@ -87,7 +89,7 @@ impl ProcessBootstrap {
     ) -> Result<TcpJob> {
         let mut start = match assignment.rank {
             0 => Start::begin(&*open.store)?,
-            rank => await_start(rank, open, init_notices, deadline)?,
+            _ => await_start(open, init_notices, deadline)?,
         };
         loop {
             init_notices.follow(start);
@@ -95,7 +97,7 @@ impl ProcessBootstrap {
             let secret = start.secret(&self.secret);
             match assemble(&self.config, &secret, assignment, open, init_notices, deadline) {
                 Ok(job) => {
-                    start.is_joined_as(assignment.rank);
+                    start.joined();
                     return Ok(job);
                 }
                 Err(error) => match init_notices.later_start() {
@@ -125,11 +127,9 @@ impl ProcessBootstrap {
         }
     }
 
-    /// Whether this process joins anew and has found no start to join, in a store that rank 0 hosts. It may be the store of the group
-    /// before, which goes with that group.
-    pub(crate) fn awaits_rank_0(&self) -> bool {
-        let rank = self.config.rank;
-        self.store_is_hosted() && rank > 0 && self.start().is_none() && Start::any_was_joined_as(rank)
+    /// Whether this process has found a start of the job.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.start().is_some()
     }
 
     /// Whether the first rank 0 runs the store's server.
@@ -207,23 +207,19 @@ fn within(start: Option<Start>, open: OpenStore) -> OpenStore {
     }
 }
 
-/// Waits until rank 0 has begun a start of the job that `rank` of this process has not been in. It may be one that has ended.
-fn await_start(
-    rank: usize,
-    open: &OpenStore,
-    init_notices: &InitNotices<'_>,
-    deadline: &Deadline,
-) -> Result<Start> {
+/// Waits until rank 0 has begun a start of the job that this process has not been in. It may be one that has ended.
+fn await_start(open: &OpenStore, init_notices: &InitNotices<'_>, deadline: &Deadline) -> Result<Start> {
     let mut pause = Duration::from_millis(1);
     let mut asked = Instant::now();
     init_notices.check()?;
     loop {
-        if let Some(start) = Start::latest_for(rank, &*open.store)? {
+        let latest = Start::latest(&*open.store)?;
+        if let Some(start) = latest.filter(|start| !start.was_joined()) {
             return Ok(start);
         }
         let now = Instant::now();
         if deadline.has_passed(now) {
-            return Err(absent(init_notices));
+            return Err(if latest.is_some() { not_anew(init_notices) } else { absent(init_notices) });
         }
         if now.saturating_duration_since(asked) >= ASK_INTERVAL {
             init_notices.check()?;
@@ -232,6 +228,15 @@ fn await_start(
         std::thread::sleep(pause.min(deadline.remaining(now)));
         pause = (pause * 2).min(Duration::from_millis(50));
     }
+}
+
+/// Of rank 0 nothing is there but the start that this process has left.
+fn not_anew(init_notices: &InitNotices<'_>) -> Error {
+    init_notices.error(
+        "this process was in this job before, and rank 0 has not called `init` again since: all ranks must leave the job and join it as often \
+         as the others; does rank 0 still hold its group?"
+            .into(),
+    )
 }
 
 /// The error of the whole wait, whatever part of it came to nothing.
