@@ -279,26 +279,24 @@ pub(crate) fn file_name(key: &str) -> String {
     name
 }
 
-/// Makes the directory, unless it is there, and returns its path without links. It may be removed meanwhile by the owner of the job that was there before.
+/// As [`make_private`], also while the owner of the job that was there before removes the directory.
 fn open_private(dir: &Path) -> Result<PathBuf> {
-    let open = || -> io::Result<PathBuf> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        // Without links: nobody can turn them elsewhere after we have looked.
-        dir.canonicalize()
-    };
-    let open = || {
-        let dir =
-            open().map_err(|e| Error::io(format!("opening the store directory {}", dir.display()), e))?;
-        check_private(&dir).map(|()| dir)
-    };
     for _ in 1..OPEN_TRIES {
-        match open() {
+        match make_private(dir) {
             Err(Error::Io { source, .. })
                 if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {}
             outcome => return outcome,
         }
     }
-    open()
+    make_private(dir)
+}
+
+/// Makes the directory, unless it is there, and returns its path without links: nobody can turn them elsewhere after we have looked.
+fn make_private(dir: &Path) -> Result<PathBuf> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| dir.canonicalize());
+    let dir = made.map_err(|e| Error::io(format!("opening the store directory {}", dir.display()), e))?;
+    check_private(&dir)?;
+    Ok(dir)
 }
 
 /// Refuses a directory in which anybody but us could put files.

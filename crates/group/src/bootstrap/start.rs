@@ -39,8 +39,8 @@ impl Start {
         Ok(job.try_get(KEY)?.and_then(|bytes| Some(Self(u64::from_le_bytes(bytes.try_into().ok()?)))))
     }
 
-    /// All ranks of it are here, one of them in this process.
-    pub(crate) fn joined(self) {
+    /// Keeps that this process has been in it.
+    pub(crate) fn remember(self) {
         all_joined().insert(self);
     }
 
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(second.corner(job.clone()).try_get("arbiter").unwrap(), None);
         let secret = Secret::generate().unwrap();
         assert!(first.secret(&secret) != second.secret(&secret));
-        second.joined();
+        second.remember();
         assert!(second.was_joined() && !first.was_joined() && Start::any_was_joined());
         job.set(KEY, b"what is this").unwrap();
         assert_eq!(Start::latest(&job).unwrap(), None);

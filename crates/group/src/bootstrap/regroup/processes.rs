@@ -55,8 +55,8 @@ impl ProcessBootstrap {
             let secret = self.start().map_or_else(|| self.secret.clone(), |start| start.secret(&self.secret));
             return meet_all(&self.config, &secret, assignment, open, deadline);
         }
-        // A store of rank 0's may be that of the group before, whose ranks may have given up since.
-        let is_fresh = self.store_is_hosted() && !Start::any_was_joined();
+        // Where the store is still that of the group before, what its ranks have left there is none of this start's.
+        let is_fresh = self.store_is_hosted() && !Start::latest(&*open.store)?.is_some_and(Start::was_joined);
         let mut init_notices = InitNotices::of_job(assignment, open, is_fresh, deadline)?;
         let work = || self.assemble_first(assignment, open, &mut init_notices, deadline);
         let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
@@ -97,7 +97,7 @@ impl ProcessBootstrap {
             let secret = start.secret(&self.secret);
             match assemble(&self.config, &secret, assignment, open, init_notices, deadline) {
                 Ok(job) => {
-                    start.joined();
+                    start.remember();
                     return Ok(job);
                 }
                 Err(error) => match init_notices.later_start() {
@@ -230,11 +230,11 @@ fn await_start(open: &OpenStore, init_notices: &InitNotices<'_>, deadline: &Dead
     }
 }
 
-/// Of rank 0 nothing is there but the start that this process has left.
+/// The error of a process that joins its job again, where rank 0 has not begun another start of it.
 fn not_anew(init_notices: &InitNotices<'_>) -> Error {
     init_notices.error(
-        "this process was in this job before, and rank 0 has not called `init` again since: all ranks must leave the job and join it as often \
-         as the others; does rank 0 still hold its group?"
+        "this process was in this job before, and rank 0 has not called `init` again since: every rank must leave the job and join it as \
+         often as the others; does rank 0 still hold its group?"
             .into(),
     )
 }
