@@ -1,7 +1,7 @@
 //! The operations in which ranks take what others give: all_gather, gather, scatter, all_to_all, and broadcasts that are [staged](crate::broadcast). All are one.
 
 use crate::copy_path::{CopyPath, Flow, PartLocation, Parts, within};
-use crate::last_level_cache::last_level_cache;
+use crate::last_level_cache::outgrows_cache;
 use crate::plan::{Kind, Plan};
 use crate::span::Span;
 use crate::team::{Room, Team};
@@ -83,10 +83,15 @@ impl Transfer<'_> {
         if self.both_ways() { Flow::Copied } else { Flow::OneWay }
     }
 
-    /// Whether a rank's own part is copied past the caches. It is where one rank reads or writes most of the data, and all that is read and
-    /// written fills the `cache` bytes that the cores share: these are better left to what that rank has still to read.
-    fn own_goes_past(&self, cache: usize, world_size: usize) -> bool {
-        !self.both_ways() && self.largest.saturating_mul(2 * world_size) >= cache
+    /// The bytes that all ranks write to their outputs.
+    fn written(&self, world_size: usize) -> usize {
+        let parts = match (self.givers, self.same) {
+            (Givers::All, _) => world_size * world_size,
+            // A broadcast: its root writes nothing.
+            (Givers::Only(_), true) => world_size - 1,
+            (Givers::Only(_), false) | (Givers::AllBut(_), _) => world_size,
+        };
+        self.largest.saturating_mul(parts)
     }
 
     /// How many parts a giver shows.
@@ -262,7 +267,7 @@ impl Team {
             if let Some(place) = pull.place {
                 for giver in self.peers().filter(|&peer| pull.givers.contain(peer)) {
                     if !taken.contains(&giver)
-                        && !self.take(giver, path, step, piece, offer, output, place(giver), call)?
+                        && !self.take(giver, path, step, piece, pull, output, place(giver), call)?
                     {
                         taken.extend((steps > 1).then_some(giver));
                     }
@@ -344,7 +349,7 @@ impl Team {
         path: CopyPath,
         step: usize,
         piece: u64,
-        Parts { same, flow, .. }: Parts<'_>,
+        pull: Transfer<'_>,
         output: Span,
         place: Range<usize>,
         call: &mut Call<'_>,
@@ -354,12 +359,12 @@ impl Team {
             CopyPath::Staged(len) => len,
         };
         let range = within(&place, len, step);
-        let staged = self.staged(giver, len, same, range.len(), piece);
+        let staged = self.staged(giver, len, pull.same, range.len(), piece);
         // Lines that their writer owns are not asked for before they are written: they would have to be taken back from here.
-        let writes_next = flow == Flow::Copied;
+        let writes_next = pull.flow() == Flow::Copied;
         let asked = if writes_next && self.region.is_claimed() { Span::EMPTY } else { staged };
         let found = if step == 0 {
-            self.find(giver, place.len(), same, asked, piece, call)?
+            self.find(giver, place.len(), pull.same, asked, piece, call)?
         } else {
             self.arrived_with(giver, piece, asked, call)?;
             PartLocation::Staged
@@ -367,7 +372,7 @@ impl Team {
         match found {
             PartLocation::Staged => {
                 let begun = self.begins_copy();
-                self.region.get(output.part(range), staged, writes_next);
+                self.get_staged(output.part(range), staged, writes_next, pull);
                 self.hand_back(giver, piece, staged);
                 self.ends_copy(giver, begun);
                 Ok(true)
@@ -383,11 +388,23 @@ impl Team {
         }
     }
 
+    /// Copies a piece of what a giver has staged to where it belongs.
+    fn get_staged(&mut self, to: Span, staged: Span, writes_next: bool, pull: Transfer<'_>) {
+        let region = &self.region;
+        let get = || region.get(to, staged, writes_next);
+        if !outgrows_cache(pull.written(self.world_size)) {
+            return get();
+        }
+        let claims = writes_next && region.is_claimed();
+        self.long_reads.copy(to, staged, claims, get);
+    }
+
     /// Copies what this rank gives itself.
     pub(crate) fn keep_own(&self, source: Span, output: Span, pull: Transfer<'_>) {
         let Some(own) = pull.own else { return };
         let (to, from) = (output.part(own.to.clone()), source.part(own.from.clone()));
-        if pull.own_goes_past(last_level_cache(), self.world_size) {
+        // Where one rank reads or writes most of the data, the caches are better left to what it has still to read.
+        if !pull.both_ways() && outgrows_cache(pull.written(self.world_size)) {
             to.stream_from(from);
         } else {
             to.copy_own_from(from);
@@ -415,20 +432,17 @@ mod tests {
     }
 
     #[test]
-    fn own_parts_go_past_the_caches_where_one_rank_gives_or_takes_what_fills_them() {
-        let of = |givers, largest| Transfer {
-            same: false,
-            givers,
-            largest,
-            part: &|_| 0..0,
-            place: None,
-            own: None,
-            layout: None,
+    fn what_all_ranks_write_is_counted() {
+        let written = |givers, same, largest| {
+            let transfer =
+                Transfer { same, givers, largest, part: &|_| 0..0, place: None, own: None, layout: None };
+            transfer.written(4)
         };
-        for givers in [Givers::Only(0), Givers::AllBut(0)] {
-            assert!(of(givers, 100).own_goes_past(800, 4) && !of(givers, 99).own_goes_past(800, 4));
-            assert!(of(givers, usize::MAX).own_goes_past(800, 4), "whatever the length");
-        }
-        assert!(!of(Givers::All, 1000).own_goes_past(800, 4));
+        assert_eq!(written(Givers::All, true, 100), 1600, "an all_gather");
+        assert_eq!(written(Givers::All, false, 100), 1600, "an all_to_all");
+        assert_eq!(written(Givers::AllBut(0), true, 100), 400, "a gather");
+        assert_eq!(written(Givers::Only(0), false, 100), 400, "a scatter");
+        assert_eq!(written(Givers::Only(0), true, 100), 300, "a broadcast");
+        assert_eq!(written(Givers::All, true, usize::MAX), usize::MAX, "whatever the length");
     }
 }

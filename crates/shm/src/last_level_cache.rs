@@ -6,11 +6,21 @@ use std::sync::OnceLock;
 const FILE: &str = "/sys/devices/system/cpu/cpu0/cache/index3/size";
 /// What a group of cores of an EPYC shares: taken where nothing is said.
 const USUAL: usize = 32 << 20;
+/// In the tests of this crate, so that they need no long buffers to come to what is done there.
+const IN_TESTS: usize = 128 << 10;
 
 /// The bytes of the cache that cores share, or the usual number where the system does not tell.
-pub(crate) fn last_level_cache() -> usize {
+fn last_level_cache() -> usize {
+    if cfg!(test) {
+        return IN_TESTS;
+    }
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| std::fs::read_to_string(FILE).ok().and_then(|text| bytes(&text)).unwrap_or(USUAL))
+}
+
+/// Whether so many bytes, written by all ranks in one operation, do not stay in the cache that cores share: half of it, since as many are read.
+pub(crate) fn outgrows_cache(written: usize) -> bool {
+    written >= last_level_cache() / 2
 }
 
 /// Reads a size as Linux writes it: `32768K`.

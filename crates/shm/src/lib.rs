@@ -39,6 +39,7 @@ mod lease;
 mod letters;
 mod library_copy;
 mod loan;
+mod long_reads;
 mod memory;
 mod other_process;
 mod peer_memory;

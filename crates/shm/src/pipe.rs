@@ -8,6 +8,7 @@ use crate::cells::{Cells, Hand};
 use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::letters::{COVER_LEN, Enclosed, Letters, Reader, Shape, Writer};
 use crate::library_copy::{library_copy, writes};
+use crate::long_reads::LongReads;
 use crate::region::Line;
 use crate::span::Span;
 use crate::staged_copy;
@@ -130,6 +131,9 @@ pub(crate) struct End {
     letters_out: Writer,
     /// Of the reading end.
     letters_in: Reader,
+    /// Whether what is read now is a part of a message that is longer than the caches.
+    is_long: bool,
+    long_reads: LongReads,
 }
 
 /// How often a reader looks for a letter before it says that there is none.
@@ -155,7 +159,17 @@ impl End {
         assert!(capacity.is_power_of_two());
         let limit = if direction == Direction::Send { capacity as u64 } else { 0 };
         let (letters_out, letters_in) = (Writer::default(), Reader::default());
-        Self { direction, capacity, moved: 0, published: 0, limit, letters_out, letters_in }
+        Self {
+            direction,
+            capacity,
+            moved: 0,
+            published: 0,
+            limit,
+            letters_out,
+            letters_in,
+            is_long: false,
+            long_reads: LongReads::default(),
+        }
     }
 
     fn own(&self) -> usize {
@@ -361,6 +375,11 @@ impl End {
         true
     }
 
+    /// Says whether the bytes to be read next belong to a message that is longer than the caches.
+    pub(crate) fn reads_long(&mut self, is_long: bool) {
+        self.is_long = is_long;
+    }
+
     /// Reads as many bytes as there are, or some of them; cells that were read to their end go into `hand`.
     #[inline]
     pub(crate) fn read(
@@ -421,14 +440,18 @@ impl End {
             return n;
         }
         let len = buffer.len();
+        let mut long_reads = self.is_long.then(|| std::mem::take(&mut self.long_reads));
         let copy = |of: Range<usize>, at: Range<usize>| {
             let written = room.ring.part(at);
-            staged_copy::read_from_ring(&mut buffer[of], written);
+            staged_copy::read_from_ring(&mut buffer[of], written, long_reads.as_mut());
             if written.len() >= HAND_BACK_BYTES && ring_is_handed_back() {
                 written.own_lines();
             }
         };
         let n = self.transfer(pipe, len, copy, wake);
+        if let Some(long_reads) = long_reads {
+            self.long_reads = long_reads;
+        }
         if self.publish(pipe) {
             wake();
         }

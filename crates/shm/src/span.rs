@@ -179,15 +179,6 @@ impl Span {
         self.part(n * 8..n * 8 + 8).write(&word.to_ne_bytes());
     }
 
-    /// As [`read`](Self::read), where another core has written its bytes.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub(crate) fn read_far(self, into: &mut [u8]) {
-        // SAFETY: borrowed until this returns.
-        unsafe { Self::new(into.as_mut_ptr(), into.len()) }.copy_far_from(self);
-    }
-
     /// Copies `from` to its bytes.
     ///
     /// # Panics

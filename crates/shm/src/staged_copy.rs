@@ -4,6 +4,7 @@
 //! many lines must be taken from another core one after the other: there vectors are used, and pages read in turn. On others it is the faster one there too: [ranks measure](crate::copy_choice) which.
 
 use crate::library_copy::{library_copy, reads, writes};
+use crate::long_reads::LongReads;
 use crate::region::Region;
 use crate::span::{FETCH_BYTES, Span};
 use crate::staging_probe::lines_are_claimed;
@@ -63,13 +64,20 @@ pub(crate) fn write_to_ring(ring: Span, from: &[u8]) {
     }
 }
 
-/// Reads from the ring of a pipe.
-pub(crate) fn read_from_ring(into: &mut [u8], ring: Span) {
-    if reads(library_copy()) {
-        // SAFETY: borrowed until this returns.
-        unsafe { Span::new(into.as_mut_ptr(), into.len()) }.copy_own_from(ring);
-    } else {
-        ring.read_far(into);
+/// Reads from the ring of a pipe; `long_reads` are given where the message is longer than the caches.
+pub(crate) fn read_from_ring(into: &mut [u8], ring: Span, long_reads: Option<&mut LongReads>) {
+    // SAFETY: borrowed until this returns.
+    let into = unsafe { Span::new(into.as_mut_ptr(), into.len()) };
+    let read = || {
+        if reads(library_copy()) {
+            into.copy_own_from(ring);
+        } else {
+            into.copy_far_from(ring);
+        }
+    };
+    match long_reads {
+        Some(long_reads) => long_reads.copy(into, ring, false, read),
+        None => read(),
     }
 }
 

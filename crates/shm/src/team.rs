@@ -13,6 +13,7 @@ use crate::counter::{Counter, needed};
 use crate::first_look::FirstLook;
 use crate::forced::{Choice, Forced, NotTaken};
 use crate::hash::mix;
+use crate::long_reads::LongReads;
 use crate::other_process::{Process, Processes, pid_namespace, word_of};
 use crate::plan::{Kind, Plan};
 use crate::region::{CELLS, LINE_WORDS, Region, SLICE_BYTES, Slot, Words};
@@ -57,6 +58,7 @@ pub struct Team {
     pub(crate) slice_bytes: usize,
     pub(crate) windows: Windows,
     pub(crate) stores: Stores,
+    pub(crate) long_reads: LongReads,
     /// The next piece.
     pub(crate) piece: u64,
     /// The next cell: of the pieces in which ranks give each other parts.
@@ -131,6 +133,7 @@ impl Team {
             slice_bytes: SLICE_BYTES,
             windows: Windows::default(),
             stores: Stores::default(),
+            long_reads: LongReads::default(),
             piece: 0,
             cell: 0,
             cell_shift: 0,

@@ -10,6 +10,7 @@
 
 use crate::cells::{Cells, Hand};
 use crate::futex::Futex;
+use crate::last_level_cache::outgrows_cache;
 use crate::lease::Closed;
 use crate::letters::{LONG_LETTERS, SHORT_LETTERS, Shape};
 use crate::loan::{CHUNK, Lender, Loan, Taker};
@@ -470,12 +471,17 @@ impl Transport for ShmTransport {
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        self.recv_part(peer, buffer, buffer.len())
+    }
+
+    fn recv_part(&mut self, peer: usize, buffer: &mut [u8], whole: usize) -> Result<usize, LinkFault> {
         // Before the bytes: those that were written before it was closed are not overlooked.
         let is_closed = self.is_closed(peer);
         let (from, to) = (peer, self.rank);
         let Parts { link: Link { incoming, hand, rooms: [_, room], taker, .. }, segment, waker, .. } =
             self.link(peer);
         let pipe = segment.pipe(from, to);
+        incoming.reads_long(outgrows_cache(whole));
         let mut n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
         if n == 0 && segment.loan(from, to).is_some_and(|loan| taker.offered(loan).is_some()) {
             // What was written before it was lent comes first, and is seen now.

@@ -82,6 +82,17 @@ pub trait Transport: Send + 'static {
     /// The link is broken for good, and everything that arrived before has been read.
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault>;
 
+    /// As [`recv`](Self::recv), for bytes of a message that has `whole` bytes of payload: what is longer than the caches is better not brought into them.
+    ///
+    /// Default: `recv`.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    fn recv_part(&mut self, peer: usize, buffer: &mut [u8], whole: usize) -> Result<usize, LinkFault> {
+        let _ = whole;
+        self.recv(peer, buffer)
+    }
+
     /// Whether the link with `peer` was made and is not known to be broken. Makes none.
     fn is_linked(&mut self, peer: usize) -> bool;
 

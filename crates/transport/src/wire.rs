@@ -568,14 +568,15 @@ impl Wire {
 
     /// Reads payload of the current frame of a link: from the buffer, or straight from the link if it is long.
     fn read_payload(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, WireFault> {
-        let left = self.incoming[peer].frame.map_or(0, |f| f.left);
+        let (left, whole) =
+            self.incoming[peer].frame.map_or((0, 0), |f| (f.left, f.header.message_len as usize));
         let want = left.min(buffer.len());
         if want == 0 {
             return Ok(0);
         }
         if self.incoming[peer].start == self.incoming[peer].end {
             if want >= BUFFER_LEN {
-                let read = self.transport.recv(peer, &mut buffer[..want]);
+                let read = self.transport.recv_part(peer, &mut buffer[..want], whole);
                 self.tally.moved(*read.as_ref().unwrap_or(&0));
                 return read.map_err(|fault| self.gone(peer, fault));
             }

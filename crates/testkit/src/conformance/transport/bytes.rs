@@ -39,8 +39,13 @@ pub fn bytes_arrive_in_order_whatever_the_lengths(links: &Links) {
             }
             if received.len() < LEN {
                 let len = 1 + random.below(buffer.len());
-                let n =
-                    end.recv(peer, &mut buffer[..len]).unwrap_or_else(|fault| panic!("receiving: {fault}"));
+                // Of a message that is as long as that, longer than any cache, or of no known one.
+                let read = match random.below(3) {
+                    0 => end.recv(peer, &mut buffer[..len]),
+                    1 => end.recv_part(peer, &mut buffer[..len], len),
+                    _ => end.recv_part(peer, &mut buffer[..len], usize::MAX),
+                };
+                let n = read.unwrap_or_else(|fault| panic!("receiving: {fault}"));
                 received.extend_from_slice(&buffer[..n]);
                 moved += n;
             }
