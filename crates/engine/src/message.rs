@@ -229,7 +229,7 @@ impl Message {
                 0 => 0,
                 left => core
                     .wire
-                    .read(peer, key, &mut bytes[self.done..self.done + left])
+                    .read_part(peer, key, &mut bytes[self.done..self.done + left], self.len)
                     .map_err(|f| (peer, f))?,
             };
             self.done += n;

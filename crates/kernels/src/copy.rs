@@ -76,7 +76,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// As [`copy`], past the caches, where the processor has stores that do that: for a destination that another core read last, and will
-/// read next, and whose lines are slow to take from it. What it wrote is visible to who sees a later store of this thread.
+/// read next, and whose lines are slow to take from it; or for one that is longer than the caches. What it wrote is visible to who sees a later store of this thread.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn overlapping_bytes_are_moved() {
-        let ways: [unsafe fn(*const u8, *mut u8, usize); 4] = [copy, copy_own, copy_by_pages, copy_claimed];
+        let ways: [unsafe fn(*const u8, *mut u8, usize); 5] =
+            [copy, copy_own, copy_past_caches, copy_by_pages, copy_claimed];
         for (shift, way) in [1, 64, 500, 2000].into_iter().flat_map(|shift| ways.map(|way| (shift, way))) {
             let bytes: Vec<u8> = (0..SOME).map(|i| (i % 251) as u8).collect();
             let (mut up, mut down) = (bytes.clone(), bytes.clone());

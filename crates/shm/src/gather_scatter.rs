@@ -83,7 +83,7 @@ impl Transfer<'_> {
         if self.both_ways() { Flow::Copied } else { Flow::OneWay }
     }
 
-    /// The bytes that all ranks write to their outputs.
+    /// The bytes that all ranks write to their outputs, if all parts are as long as the largest.
     fn written(&self, world_size: usize) -> usize {
         let parts = match (self.givers, self.same) {
             (Givers::All, _) => world_size * world_size,
@@ -390,13 +390,10 @@ impl Team {
 
     /// Copies a piece of what a giver has staged to where it belongs.
     fn get_staged(&mut self, to: Span, staged: Span, writes_next: bool, pull: Transfer<'_>) {
-        let region = &self.region;
+        let (region, is_long) = (&self.region, outgrows_cache(pull.written(self.world_size)));
         let get = || region.get(to, staged, writes_next);
-        if !outgrows_cache(pull.written(self.world_size)) {
-            return get();
-        }
-        let claims = writes_next && region.is_claimed();
-        self.long_reads.copy(to, staged, claims, get);
+        // While copies are timed, all are to go one way.
+        if is_long && self.copy_clock.is_none() { self.long_reads.copy(to, staged, get) } else { get() }
     }
 
     /// Copies what this rank gives itself.

@@ -7,10 +7,10 @@
 use crate::span::Span;
 use std::time::Instant;
 
-/// Pieces at the beginning of a round, which go either way in turn and are timed.
+/// Pieces at the beginning of a round that are timed, half of them either way.
 const TIMED: usize = 16;
-/// Pieces of a round.
-const ROUND: usize = 256;
+/// Pieces of a round. A prime, so that rounds do not begin where operations do.
+const ROUND: usize = 251;
 /// Shorter pieces go into the caches, and don't count.
 const TELLING_BYTES: usize = 8 << 10;
 
@@ -19,48 +19,63 @@ const TELLING_BYTES: usize = 8 << 10;
 pub(crate) struct LongReads {
     /// Pieces of this round so far.
     pieces: usize,
-    /// Picoseconds that a byte took, of each piece that was timed: into the caches, and past them.
+    /// Nanoseconds for 64 KiB of each piece that was timed: into the caches, and past them.
     costs: [[u64; TIMED / 2]; 2],
     /// Whether it is faster past them.
     past_caches: bool,
 }
 
+/// A piece that is timed.
+#[derive(Debug, Clone, Copy)]
+struct Timed {
+    past_caches: bool,
+    /// Which of those that go this way.
+    number: usize,
+    is_last: bool,
+}
+
 impl LongReads {
-    /// Copies a piece of something long from shared memory: past the caches, or by `copy`, which copies into them. If this rank `claims` what it reads, its lines are its own afterwards either way.
-    pub(crate) fn copy(&mut self, to: Span, from: Span, claims: bool, copy: impl FnOnce()) {
+    /// Copies a piece of something long from shared memory: past the caches, or by `copy`, which copies into them.
+    pub(crate) fn copy(&mut self, to: Span, from: Span, copy: impl FnOnce()) {
         if to.len() < TELLING_BYTES {
             return copy();
         }
         let timed = self.next();
         let begun = timed.map(|_| Instant::now());
-        if timed.map_or(self.past_caches, |(past, _)| past == 1) {
-            if claims {
-                from.claim();
-            }
+        if timed.map_or(self.past_caches, |timed| timed.past_caches) {
             to.stream_from(from);
         } else {
             copy();
         }
         if let (Some(timed), Some(begun)) = (timed, begun) {
-            self.took(timed, begun.elapsed().as_nanos() as u64 * 1000 / to.len() as u64);
+            self.took(timed, begun.elapsed().as_nanos() as u64 * (64 << 10) / to.len() as u64);
         }
     }
 
-    /// Where the time of the next piece belongs in `costs`, if it is timed.
-    fn next(&mut self) -> Option<(usize, usize)> {
+    /// Whether the next piece is timed.
+    fn next(&mut self) -> Option<Timed> {
         let piece = self.pieces;
         self.pieces = (piece + 1) % ROUND;
-        (piece < TIMED).then_some((piece % 2, piece / 2))
+        // One half after the other: several givers take turns, and each is to be read as often either way.
+        let past_caches = piece >= TIMED / 2;
+        let number = piece % (TIMED / 2);
+        (piece < TIMED).then_some(Timed { past_caches, number, is_last: piece == TIMED - 1 })
     }
 
     /// A piece took so long.
-    fn took(&mut self, (way, piece): (usize, usize), cost: u64) {
-        self.costs[way][piece] = cost;
-        if (way, piece) == (1, TIMED / 2 - 1) {
-            // The median, so that pieces don't count in which the rank was interrupted.
+    fn took(&mut self, timed: Timed, cost: u64) {
+        self.costs[usize::from(timed.past_caches)][timed.number] = cost;
+        if timed.is_last {
+            // Medians, so that pieces don't count in which the rank was interrupted.
             let [into, past] = self.costs.map(|mut costs| *costs.select_nth_unstable(TIMED / 4).1);
             self.past_caches = past < into;
         }
+    }
+
+    /// Whether it has timed a piece.
+    #[cfg(test)]
+    pub(crate) fn have_timed(&self) -> bool {
+        self.costs[0][0] > 0
     }
 }
 
@@ -68,12 +83,12 @@ impl LongReads {
 mod tests {
     use super::*;
 
-    /// A round of pieces that take so long into the caches and past them: how many go past.
-    fn round(reads: &mut LongReads, into: u64, past: u64) -> usize {
-        let past_caches = (0..ROUND).filter(|_| match reads.next() {
-            Some((way, piece)) => {
-                reads.took((way, piece), [into, past][way]);
-                way == 1
+    /// A round of pieces of so many givers in turn: how many go past the caches. `cost` has what a piece costs, by its giver and whether it goes past.
+    fn round(reads: &mut LongReads, givers: usize, cost: impl Fn(usize, bool) -> u64) -> usize {
+        let past_caches = (0..ROUND).filter(|piece| match reads.next() {
+            Some(timed) => {
+                reads.took(timed, cost(piece % givers, timed.past_caches));
+                timed.past_caches
             }
             None => reads.past_caches,
         });
@@ -82,39 +97,52 @@ mod tests {
 
     #[test]
     fn all_but_the_timed_pieces_go_the_faster_way() {
+        let [past_is_faster, both_are_alike, past_is_slower] =
+            [[30, 29], [29, 29], [29, 30]].map(|costs| move |_, past| costs[usize::from(past)]);
         let mut reads = LongReads::default();
-        assert_eq!(round(&mut reads, 30, 29), ROUND - TIMED / 2);
-        assert_eq!(round(&mut reads, 29, 29), TIMED / 2, "it has changed");
-        assert_eq!(round(&mut reads, 29, 30), TIMED / 2);
-        assert_eq!(round(&mut reads, 30, 29), ROUND - TIMED / 2);
+        assert_eq!(round(&mut reads, 1, past_is_faster), ROUND - TIMED / 2);
+        assert_eq!(round(&mut reads, 1, both_are_alike), TIMED / 2, "it has changed");
+        assert_eq!(round(&mut reads, 1, past_is_slower), TIMED / 2);
+        assert_eq!(round(&mut reads, 1, past_is_faster), ROUND - TIMED / 2);
+    }
+
+    #[test]
+    fn givers_that_are_far_do_not_count_for_one_way() {
+        for givers in 2..6 {
+            for far in 0..givers {
+                let cost = |giver, past| if giver == far { 100 } else { 30 } - u64::from(past);
+                let past = round(&mut LongReads::default(), givers, cost);
+                assert_eq!(past, ROUND - TIMED / 2, "{far} of {givers} is far");
+            }
+        }
     }
 
     #[test]
     fn pieces_that_were_interrupted_do_not_count() {
         let mut reads = LongReads::default();
-        for piece in 0..TIMED / 2 {
-            let interrupted = piece % 3 == 0;
-            reads.took((0, piece), 30);
-            reads.took((1, piece), if interrupted { 1_000_000 } else { 29 });
+        let interrupted = [2, 7, 13];
+        for piece in 0..TIMED {
+            let timed = reads.next().expect("these are timed");
+            let cost = if timed.past_caches { 29 } else { 30 };
+            reads.took(timed, if interrupted.contains(&piece) { 1_000_000 } else { cost });
         }
         assert!(reads.past_caches);
     }
 
     #[test]
     fn bytes_arrive_either_way_and_few_are_not_timed() {
-        let mut reads = LongReads::default();
         for len in [TELLING_BYTES - 1, TELLING_BYTES, 3 * TELLING_BYTES + 5] {
-            for n in 0..TIMED + 1 {
-                let piece_claims = n % 3 == 0;
+            let mut reads = LongReads::default();
+            for _ in 0..=TIMED {
                 let (given, mut taken) = (vec![7u8; len], vec![0u8; len]);
                 // SAFETY: borrowed until the end of this block, and only read.
                 let from = unsafe { Span::new(given.as_ptr().cast_mut(), len) };
                 // SAFETY: borrowed until the end of this block, and used through this span alone.
                 let to = unsafe { Span::new(taken.as_mut_ptr(), len) };
-                reads.copy(to, from, piece_claims, || to.copy_from(from));
+                reads.copy(to, from, || to.copy_from(from));
                 assert_eq!(taken, given);
             }
-            assert_eq!(reads.pieces == 0, len < TELLING_BYTES);
+            assert_eq!(reads.have_timed(), len >= TELLING_BYTES);
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::cells::{Cells, Hand};
 use crate::copy_probe::kernel_copies_are_worth_it;
+use crate::last_level_cache::outgrows_cache;
 use crate::letters::{COVER_LEN, Enclosed, Letters, Reader, Shape, Writer};
 use crate::library_copy::{library_copy, writes};
 use crate::long_reads::LongReads;
@@ -131,8 +132,7 @@ pub(crate) struct End {
     letters_out: Writer,
     /// Of the reading end.
     letters_in: Reader,
-    /// Whether what is read now is a part of a message that is longer than the caches.
-    is_long: bool,
+    /// Of the reading end.
     long_reads: LongReads,
 }
 
@@ -167,7 +167,6 @@ impl End {
             limit,
             letters_out,
             letters_in,
-            is_long: false,
             long_reads: LongReads::default(),
         }
     }
@@ -375,12 +374,7 @@ impl End {
         true
     }
 
-    /// Says whether the bytes to be read next belong to a message that is longer than the caches.
-    pub(crate) fn reads_long(&mut self, is_long: bool) {
-        self.is_long = is_long;
-    }
-
-    /// Reads as many bytes as there are, or some of them; cells that were read to their end go into `hand`.
+    /// Reads as many bytes as there are, or some of them, of a message that has `whole` bytes; cells that were read to their end go into `hand`.
     #[inline]
     pub(crate) fn read(
         &mut self,
@@ -388,6 +382,7 @@ impl End {
         room: &Room,
         hand: &mut Hand,
         buffer: &mut [u8],
+        whole: usize,
         wake: &impl Fn(),
     ) -> usize {
         if self.is_empty(pipe) {
@@ -395,7 +390,7 @@ impl End {
         }
         match self.letters_in.read_whole(&pipe.letters, buffer) {
             Some(n @ 1..) => n,
-            _ => self.read_long(pipe, room, hand, buffer, wake),
+            _ => self.read_long(pipe, room, hand, buffer, whole, wake),
         }
     }
 
@@ -417,6 +412,7 @@ impl End {
         room: &Room,
         hand: &mut Hand,
         buffer: &mut [u8],
+        whole: usize,
         wake: &impl Fn(),
     ) -> usize {
         let mut n = 0;
@@ -440,7 +436,7 @@ impl End {
             return n;
         }
         let len = buffer.len();
-        let mut long_reads = self.is_long.then(|| std::mem::take(&mut self.long_reads));
+        let mut long_reads = outgrows_cache(whole).then(|| std::mem::take(&mut self.long_reads));
         let copy = |of: Range<usize>, at: Range<usize>| {
             let written = room.ring.part(at);
             staged_copy::read_from_ring(&mut buffer[of], written, long_reads.as_mut());
@@ -456,6 +452,14 @@ impl End {
             wake();
         }
         n
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl End {
+    /// Whether it has timed how it writes what it reads.
+    pub(crate) fn has_long_reads(&self) -> bool {
+        self.long_reads.have_timed()
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn read_from_ring(into: &mut [u8], ring: Span, long_reads: Option<&mu
         }
     };
     match long_reads {
-        Some(long_reads) => long_reads.copy(into, ring, false, read),
+        Some(long_reads) => long_reads.copy(into, ring, read),
         None => read(),
     }
 }

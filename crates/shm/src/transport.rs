@@ -10,7 +10,6 @@
 
 use crate::cells::{Cells, Hand};
 use crate::futex::Futex;
-use crate::last_level_cache::outgrows_cache;
 use crate::lease::Closed;
 use crate::letters::{LONG_LETTERS, SHORT_LETTERS, Shape};
 use crate::loan::{CHUNK, Lender, Loan, Taker};
@@ -481,11 +480,10 @@ impl Transport for ShmTransport {
         let Parts { link: Link { incoming, hand, rooms: [_, room], taker, .. }, segment, waker, .. } =
             self.link(peer);
         let pipe = segment.pipe(from, to);
-        incoming.reads_long(outgrows_cache(whole));
-        let mut n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
+        let mut n = incoming.read(pipe, room, hand, buffer, whole, &|| waker.wake());
         if n == 0 && segment.loan(from, to).is_some_and(|loan| taker.offered(loan).is_some()) {
             // What was written before it was lent comes first, and is seen now.
-            n = incoming.read(pipe, room, hand, buffer, &|| waker.wake());
+            n = incoming.read(pipe, room, hand, buffer, whole, &|| waker.wake());
             if n == 0 {
                 return self.take(peer, buffer);
             }

@@ -82,9 +82,9 @@ pub trait Transport: Send + 'static {
     /// The link is broken for good, and everything that arrived before has been read.
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault>;
 
-    /// As [`recv`](Self::recv), for bytes of a message that has `whole` bytes of payload: what is longer than the caches is better not brought into them.
+    /// As [`recv`](Self::recv), where the bytes stay in `buffer`, which is a part of the place of a message of `whole` bytes. What is longer than the caches need not be brought into them.
     ///
-    /// Default: `recv`.
+    /// Default: `recv`. A transport that wraps another passes it on.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).

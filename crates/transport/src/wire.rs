@@ -421,12 +421,26 @@ impl Wire {
     /// # Errors
     /// The link is gone.
     pub fn read(&mut self, peer: usize, key: Key, buffer: &mut [u8]) -> Result<usize, WireFault> {
+        self.read_part(peer, key, buffer, buffer.len())
+    }
+
+    /// As [`read`](Self::read), where the bytes stay in `buffer`, which is a part of the place of a message of `whole` bytes.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn read_part(
+        &mut self,
+        peer: usize,
+        key: Key,
+        buffer: &mut [u8],
+        whole: usize,
+    ) -> Result<usize, WireFault> {
         if !self.aside.is_empty()
             && let Some(n) = self.read_aside(peer, key, buffer)
         {
             return Ok(n);
         }
-        let n = self.read_payload(peer, buffer)?;
+        let n = self.read_payload(peer, buffer, whole)?;
         let frame = self.incoming[peer].frame.as_mut().expect("arrival came first");
         frame.left -= n;
         Ok(n)
@@ -567,9 +581,8 @@ impl Wire {
     }
 
     /// Reads payload of the current frame of a link: from the buffer, or straight from the link if it is long.
-    fn read_payload(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, WireFault> {
-        let (left, whole) =
-            self.incoming[peer].frame.map_or((0, 0), |f| (f.left, f.header.message_len as usize));
+    fn read_payload(&mut self, peer: usize, buffer: &mut [u8], whole: usize) -> Result<usize, WireFault> {
+        let left = self.incoming[peer].frame.map_or(0, |f| f.left);
         let want = left.min(buffer.len());
         if want == 0 {
             return Ok(0);
@@ -616,7 +629,7 @@ impl Wire {
             if self.aside_len >= self.aside_max {
                 break false;
             }
-            let n = self.read_payload(peer, &mut part)?;
+            let n = self.read_payload(peer, &mut part, 0)?;
             if n == 0 {
                 break false;
             }

@@ -6,6 +6,8 @@ use phalanx_transport::{
     AtOnce, Channel, FRAME_LEN, Key, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
 };
 use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn collective(seq: u64) -> Key {
     Key { channel: Channel::Collective, id: seq }
@@ -363,7 +365,7 @@ fn a_flipped_bit_is_noticed_before_the_frame_is_used_if_there_are_checksums() {
 fn what_was_not_sent_at_once_is_sent_with_all_that_belongs_to_it() {
     let pipes = Pipes::new(2);
     let (mut a, mut b) =
-        (Wire::new(Box::new(Trickle(pipes.end(0), usize::MAX))), Wire::new(Box::new(pipes.end(1))));
+        (Wire::new(Box::new(Trickle::new(pipes.end(0), usize::MAX))), Wire::new(Box::new(pipes.end(1))));
     let encoded = encode_signature(&signature());
     let message =
         Outbound { peer: 1, key: tag(1), ordinal: 0, fingerprint: 42, signature: &encoded, message_len: 3 };
@@ -407,33 +409,71 @@ fn a_message_is_received_at_once_again_and_again() {
 }
 
 /// Links that take nothing at once, and give at most so many bytes at a time.
-struct Trickle(ThreadTransport, usize);
+struct Trickle {
+    end: ThreadTransport,
+    most: usize,
+    /// How long the message is to which the bytes belong that were asked for last.
+    whole: Arc<AtomicUsize>,
+}
+
+impl Trickle {
+    fn new(end: ThreadTransport, most: usize) -> Self {
+        Self { end, most, whole: Arc::default() }
+    }
+}
 
 impl Transport for Trickle {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.end.name()
     }
 
     fn rank(&self) -> usize {
-        self.0.rank()
+        self.end.rank()
     }
 
     fn world_size(&self) -> usize {
-        self.0.world_size()
+        self.end.world_size()
     }
 
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
-        self.0.send(peer, bytes)
+        self.end.send(peer, bytes)
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
-        let len = buffer.len().min(self.1);
-        self.0.recv(peer, &mut buffer[..len])
+        let len = buffer.len().min(self.most);
+        self.end.recv(peer, &mut buffer[..len])
+    }
+
+    fn recv_part(&mut self, peer: usize, buffer: &mut [u8], whole: usize) -> Result<usize, LinkFault> {
+        self.whole.store(whole, Ordering::Relaxed);
+        self.recv(peer, buffer)
     }
 
     fn is_linked(&mut self, peer: usize) -> bool {
-        self.0.is_linked(peer)
+        self.end.is_linked(peer)
     }
+}
+
+#[test]
+fn links_are_told_how_long_the_message_is_whose_bytes_stay_where_they_are_put() {
+    const LEN: usize = 100_000;
+    const MESSAGE: usize = 123_456_789;
+    let pipes = Pipes::new(2);
+    let trickle = Trickle::new(pipes.end(1), LEN / 2);
+    let whole = trickle.whole.clone();
+    let (mut a, mut b) = (Wire::new(Box::new(pipes.end(0))), Wire::new(Box::new(trickle)));
+    send(&mut a, tag(1), &encode_signature(&signature()), &vec![5; LEN]);
+    assert_eq!(b.arrival(0, tag(1)).unwrap().unwrap().left, LEN);
+    let mut place = vec![0; LEN];
+    // The first bytes may have come with the head.
+    let mut done = 0;
+    while whole.load(Ordering::Relaxed) == 0 {
+        done += b.read_part(0, tag(1), &mut place[done..], MESSAGE).unwrap();
+    }
+    assert_eq!(whole.load(Ordering::Relaxed), MESSAGE);
+    let rest = b.read(0, tag(1), &mut place[done..]).unwrap();
+    assert_eq!(whole.load(Ordering::Relaxed), LEN - done, "not said of which message they are");
+    assert!(place[..done + rest].iter().all(|&byte| byte == 5) && rest > 0);
 }
 
 /// However often it is asked for at once before it is read in pieces.
@@ -445,7 +485,7 @@ fn a_message_that_comes_in_pieces_is_received_at_once_when_the_last_has_come() {
         for polls in [0, 1, 2, 3, 10, usize::MAX] {
             let pipes = Pipes::new(2);
             let (mut a, mut b) =
-                (Wire::new(Box::new(pipes.end(0))), Wire::new(Box::new(Trickle(pipes.end(1), piece))));
+                (Wire::new(Box::new(pipes.end(0))), Wire::new(Box::new(Trickle::new(pipes.end(1), piece))));
             for (first, key) in [(1, 1), (2, 1), (3, 2)] {
                 let (encoded, payload) = (encode_signature(&signature()), payload(first));
                 send(&mut a, tag(key), &encoded, &payload);

@@ -61,7 +61,7 @@ impl Both {
     fn read(&mut self, len: usize) -> Vec<u8> {
         let room = self.room();
         let mut buffer = vec![0; len];
-        let n = self.reader.read(&self.pipe, &room, &mut self.hands[1], &mut buffer, &|| {});
+        let n = self.reader.read(&self.pipe, &room, &mut self.hands[1], &mut buffer, len, &|| {});
         buffer.truncate(n);
         buffer
     }
@@ -163,7 +163,7 @@ impl Pair {
     fn read(&mut self, from: usize, len: usize) -> Vec<u8> {
         let (room, mut buffer) = (self.room(from), vec![0; len]);
         let hand = &mut self.hands[1 - from];
-        let n = self.incoming[1 - from].read(&self.pipes[from], &room, hand, &mut buffer, &|| {});
+        let n = self.incoming[1 - from].read(&self.pipes[from], &room, hand, &mut buffer, len, &|| {});
         buffer.truncate(n);
         buffer
     }

@@ -119,6 +119,28 @@ fn long_messages_arrive_whole_and_in_order_however_they_are_read() {
 }
 
 #[test]
+fn what_is_longer_than_the_caches_is_timed_on_its_way_out_of_the_ring() {
+    let [mut zero, mut one] = pair();
+    let long = vec![7; 1 << 20];
+    for (whole, is_timed) in [(1000, false), (long.len(), true)] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_all(&mut zero, &long).unwrap());
+            let (mut got, mut done, mut waiting) = (vec![0; long.len()], 0, on_door(&one));
+            while done < long.len() {
+                // Too little for a loan to be welcome.
+                let end = long.len().min(done + LEND_BYTES - 1);
+                match one.recv_part(0, &mut got[done..end], whole).unwrap() {
+                    0 => wait(&mut one, Direction::Recv, &mut waiting),
+                    n => done += n,
+                }
+            }
+            assert!(got == long);
+        });
+        assert_eq!(one.links[0].as_ref().unwrap().incoming.has_long_reads(), is_timed, "of {whole} bytes");
+    }
+}
+
+#[test]
 fn what_was_lent_and_withdrawn_is_not_taken() {
     let [mut zero, mut one] = pair();
     let bytes = vec![7; 2 * LEND_BYTES];
