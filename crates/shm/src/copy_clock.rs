@@ -3,6 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+/// Pieces of so many bytes tell which way of copying is faster. Smaller ones go into the caches, or through them.
+pub(crate) const TELLING_BYTES: usize = 8 << 10;
+
+/// Nanoseconds for 64 KiB, where `len` bytes took so long.
+pub(crate) fn nanos_for_64_kib(took: Duration, len: usize) -> u64 {
+    (took.as_nanos() as u64 * (64 << 10)) / len.max(1) as u64
+}
+
 /// How long copies took, by the rank whose bytes they were.
 #[derive(Debug)]
 pub(crate) struct CopyClock {

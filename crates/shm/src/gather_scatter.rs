@@ -94,6 +94,11 @@ impl Transfer<'_> {
         self.largest.saturating_mul(parts)
     }
 
+    /// Whether what all ranks write does not stay in the cache that cores share.
+    fn outgrows_cache(&self, world_size: usize) -> bool {
+        outgrows_cache(self.written(world_size))
+    }
+
     /// How many parts a giver shows.
     fn parts(&self, world_size: usize) -> usize {
         if self.same { 1 } else { world_size }
@@ -390,7 +395,7 @@ impl Team {
 
     /// Copies a piece of what a giver has staged to where it belongs.
     fn get_staged(&mut self, to: Span, staged: Span, writes_next: bool, pull: Transfer<'_>) {
-        let (region, is_long) = (&self.region, outgrows_cache(pull.written(self.world_size)));
+        let (region, is_long) = (&self.region, pull.outgrows_cache(self.world_size));
         let get = || region.get(to, staged, writes_next);
         // While copies are timed, all are to go one way.
         if is_long && self.copy_clock.is_none() { self.long_reads.copy(to, staged, get) } else { get() }
@@ -401,7 +406,7 @@ impl Team {
         let Some(own) = pull.own else { return };
         let (to, from) = (output.part(own.to.clone()), source.part(own.from.clone()));
         // Where one rank reads or writes most of the data, the caches are better left to what it has still to read.
-        if !pull.both_ways() && outgrows_cache(pull.written(self.world_size)) {
+        if !pull.both_ways() && pull.outgrows_cache(self.world_size) {
             to.stream_from(from);
         } else {
             to.copy_own_from(from);

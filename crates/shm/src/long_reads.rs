@@ -4,6 +4,7 @@
 //! than they hold it would not be anyway. Which takes less time depends on the processor, on where its cores are, and on what else is in its caches. So each rank times a few pieces either way, and takes
 //! the faster one for a while.
 
+use crate::copy_clock::{TELLING_BYTES, nanos_for_64_kib};
 use crate::span::Span;
 use std::time::Instant;
 
@@ -11,63 +12,51 @@ use std::time::Instant;
 const TIMED: usize = 16;
 /// Pieces of a round. A prime, so that rounds do not begin where operations do.
 const ROUND: usize = 251;
-/// Shorter pieces go into the caches, and don't count.
-const TELLING_BYTES: usize = 8 << 10;
 
 /// What a rank knows of its copies.
 #[derive(Debug, Default)]
 pub(crate) struct LongReads {
     /// Pieces of this round so far.
     pieces: usize,
-    /// Nanoseconds for 64 KiB of each piece that was timed: into the caches, and past them.
-    costs: [[u64; TIMED / 2]; 2],
+    /// Nanoseconds for 64 KiB of each piece that was timed: first those into the caches, then those past them.
+    costs: [u64; TIMED],
     /// Whether it is faster past them.
     past_caches: bool,
 }
 
-/// A piece that is timed.
-#[derive(Debug, Clone, Copy)]
-struct Timed {
-    past_caches: bool,
-    /// Which of those that go this way.
-    number: usize,
-    is_last: bool,
-}
-
 impl LongReads {
-    /// Copies a piece of something long from shared memory: past the caches, or by `copy`, which copies into them.
+    /// Copies a piece of something long from shared memory: past the caches, or by `copy`, which copies into them. Short ones go into the caches.
     pub(crate) fn copy(&mut self, to: Span, from: Span, copy: impl FnOnce()) {
         if to.len() < TELLING_BYTES {
             return copy();
         }
-        let timed = self.next();
-        let begun = timed.map(|_| Instant::now());
-        if timed.map_or(self.past_caches, |timed| timed.past_caches) {
+        let piece = self.pieces;
+        self.pieces = (piece + 1) % ROUND;
+        let begun = (piece < TIMED).then(Instant::now);
+        if self.goes_past(piece) {
             to.stream_from(from);
         } else {
             copy();
         }
-        if let (Some(timed), Some(begun)) = (timed, begun) {
-            self.took(timed, begun.elapsed().as_nanos() as u64 * (64 << 10) / to.len() as u64);
+        if let Some(begun) = begun {
+            self.took(piece, nanos_for_64_kib(begun.elapsed(), to.len()));
         }
     }
 
-    /// Whether the next piece is timed.
-    fn next(&mut self) -> Option<Timed> {
-        let piece = self.pieces;
-        self.pieces = (piece + 1) % ROUND;
-        // One half after the other: several givers take turns, and each is to be read as often either way.
-        let past_caches = piece >= TIMED / 2;
-        let number = piece % (TIMED / 2);
-        (piece < TIMED).then_some(Timed { past_caches, number, is_last: piece == TIMED - 1 })
+    /// Whether this piece of a round goes past the caches.
+    fn goes_past(&self, piece: usize) -> bool {
+        // Of those that are timed one half after the other: several givers take turns, and each is to be read as often either way.
+        if piece < TIMED { piece >= TIMED / 2 } else { self.past_caches }
     }
 
-    /// A piece took so long.
-    fn took(&mut self, timed: Timed, cost: u64) {
-        self.costs[usize::from(timed.past_caches)][timed.number] = cost;
-        if timed.is_last {
+    /// A piece that is timed took so long.
+    fn took(&mut self, piece: usize, cost: u64) {
+        self.costs[piece] = cost;
+        if piece == TIMED - 1 {
             // Medians, so that pieces don't count in which the rank was interrupted.
-            let [into, past] = self.costs.map(|mut costs| *costs.select_nth_unstable(TIMED / 4).1);
+            let mut costs = self.costs;
+            let (into, past) = costs.split_at_mut(TIMED / 2);
+            let [into, past] = [into, past].map(|costs| *costs.select_nth_unstable(TIMED / 4).1);
             self.past_caches = past < into;
         }
     }
@@ -75,7 +64,7 @@ impl LongReads {
     /// Whether it has timed a piece.
     #[cfg(test)]
     pub(crate) fn have_timed(&self) -> bool {
-        self.costs[0][0] > 0
+        self.costs[0] > 0
     }
 }
 
@@ -85,12 +74,12 @@ mod tests {
 
     /// A round of pieces of so many givers in turn: how many go past the caches. `cost` has what a piece costs, by its giver and whether it goes past.
     fn round(reads: &mut LongReads, givers: usize, cost: impl Fn(usize, bool) -> u64) -> usize {
-        let past_caches = (0..ROUND).filter(|piece| match reads.next() {
-            Some(timed) => {
-                reads.took(timed, cost(piece % givers, timed.past_caches));
-                timed.past_caches
+        let past_caches = (0..ROUND).filter(|&piece| {
+            let goes_past = reads.goes_past(piece);
+            if piece < TIMED {
+                reads.took(piece, cost(piece % givers, goes_past));
             }
-            None => reads.past_caches,
+            goes_past
         });
         past_caches.count()
     }
@@ -122,9 +111,8 @@ mod tests {
         let mut reads = LongReads::default();
         let interrupted = [2, 7, 13];
         for piece in 0..TIMED {
-            let timed = reads.next().expect("these are timed");
-            let cost = if timed.past_caches { 29 } else { 30 };
-            reads.took(timed, if interrupted.contains(&piece) { 1_000_000 } else { cost });
+            let cost = if reads.goes_past(piece) { 29 } else { 30 };
+            reads.took(piece, if interrupted.contains(&piece) { 1_000_000 } else { cost });
         }
         assert!(reads.past_caches);
     }
@@ -133,7 +121,7 @@ mod tests {
     fn bytes_arrive_either_way_and_few_are_not_timed() {
         for len in [TELLING_BYTES - 1, TELLING_BYTES, 3 * TELLING_BYTES + 5] {
             let mut reads = LongReads::default();
-            for _ in 0..=TIMED {
+            for _ in 0..=ROUND {
                 let (given, mut taken) = (vec![7u8; len], vec![0u8; len]);
                 // SAFETY: borrowed until the end of this block, and only read.
                 let from = unsafe { Span::new(given.as_ptr().cast_mut(), len) };
@@ -143,6 +131,7 @@ mod tests {
                 assert_eq!(taken, given);
             }
             assert_eq!(reads.have_timed(), len >= TELLING_BYTES);
+            assert_eq!(reads.pieces, usize::from(len >= TELLING_BYTES), "a round begins anew");
         }
     }
 }

@@ -15,11 +15,10 @@
 //! Which is better depends on where the two cores are, and a virtual machine may be moved at any time. So each rank looks at
 //! how long its stores take either way.
 
+use crate::copy_clock::{TELLING_BYTES, nanos_for_64_kib};
 use crate::region::SLOTS;
 use std::time::{Duration, Instant};
 
-/// Pieces of so many bytes tell how fast stores are. Smaller ones go through the caches.
-const TELLING_BYTES: usize = 8 << 10;
 /// For how many pieces a rank goes past the caches before it tries them again.
 const PIECES_PAST: u32 = 1024;
 /// Every so many pieces through the caches, one goes past them, to see how long that takes.
@@ -108,7 +107,7 @@ impl Stores {
             false => (0, 0),
         };
         let Some(took) = took else { return };
-        let cost = (took.as_nanos() as u64 * (64 << 10)) / len.max(1) as u64;
+        let cost = nanos_for_64_kib(took, len);
         if path.past_caches {
             let before = self.cost_past.map_or(cost, |[_, latest]| latest);
             self.cost_past = Some([before, cost]);

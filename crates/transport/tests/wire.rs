@@ -468,7 +468,9 @@ fn links_are_told_how_long_the_message_is_whose_bytes_stay_where_they_are_put() 
     // The first bytes may have come with the head.
     let mut done = 0;
     while whole.load(Ordering::Relaxed) == 0 {
-        done += b.read_part(0, tag(1), &mut place[done..], MESSAGE).unwrap();
+        let n = b.read_part(0, tag(1), &mut place[done..], MESSAGE).unwrap();
+        assert!(n > 0, "the link has never been told");
+        done += n;
     }
     assert_eq!(whole.load(Ordering::Relaxed), MESSAGE);
     let rest = b.read(0, tag(1), &mut place[done..]).unwrap();
