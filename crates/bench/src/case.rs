@@ -39,7 +39,7 @@ impl<'g, T: Value> Case<'g, T> {
         let at_root = if is_root { whole } else { 0 };
         let comes_back = if partner(group).is_some_and(|peer| group.rank() < peer) { count } else { 0 };
         let (input, output) = match op {
-            Op::AllGather | Op::ReduceScatter if place == Place::InPlace => (whole, 0),
+            Op::AllGather | Op::ReduceScatter | Op::AllToAll if place == Place::InPlace => (whole, 0),
             Op::Gather | Op::Scatter if place == Place::InPlace => (if is_root { whole } else { count }, 0),
             Op::AllReduce | Op::Broadcast | Op::Reduce | Op::Barrier => (count, 0),
             Op::SendRecv => (count, comes_back),
@@ -103,6 +103,7 @@ impl<T: Value> Work for Case<'_, T> {
             Op::AllGather if *place == Place::InPlace => group.all_gather_in_place(input),
             Op::Gather if *place == Place::InPlace => group.gather_in_place(input, ROOT),
             Op::Scatter if *place == Place::InPlace => group.scatter_in_place(input, ROOT),
+            Op::AllToAll if *place == Place::InPlace => group.all_to_all_in_place(input),
             Op::AllReduce => group.all_reduce(input, *reduce),
             Op::ReduceScatter => group.reduce_scatter(input, output, *reduce),
             Op::AllGather => group.all_gather(input, output),

@@ -63,8 +63,9 @@ impl Op {
             Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv | Self::Barrier => {
                 &[Place::InPlace]
             }
-            Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter => &Place::BOTH,
-            Self::AllToAll => &[Place::OutOfPlace],
+            Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll => {
+                &Place::BOTH
+            }
         }
     }
 

@@ -290,7 +290,7 @@ pub fn all_to_all<const D: usize, K: Numeric>(
     let mine = Elements::of(OpKind::AllToAll, tensor)?;
     let mut theirs = mine.zeros(mine.dims());
     let blocks = BlockExchange::Even { count: mine.len() / group.world_size() };
-    let request = Request::AllToAll { input: mine.bytes(), output: theirs.bytes_mut(), blocks };
+    let request = Request::AllToAll { buffers: Buffers::Separate(mine.bytes(), theirs.bytes_mut()), blocks };
     group.untyped(mine.dtype()).called_at(site).request(request)?;
     Ok(theirs.into_tensor(&device))
 }

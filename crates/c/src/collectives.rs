@@ -216,7 +216,8 @@ pub unsafe extern "C" fn phalanx_all_to_all_at(
         // SAFETY: the caller's part.
         let output = unsafe { call.output(output, whole) }?;
         call.check_apart(&input, &output)?;
-        call.perform(Request::AllToAll { input, output, blocks: BlockExchange::Even { count } })
+        let (buffers, blocks) = (Buffers::Separate(input, output), BlockExchange::Even { count });
+        call.perform(Request::AllToAll { buffers, blocks })
     })
 }
 

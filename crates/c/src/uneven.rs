@@ -6,7 +6,7 @@ use crate::failure::entry;
 use crate::group::Group;
 use crate::status::Status;
 use crate::work::Work;
-use phalanx::backend::{BlockExchange, Request};
+use phalanx::backend::{BlockExchange, Buffers, Request};
 use phalanx::error::OpKind;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -130,6 +130,7 @@ pub unsafe extern "C" fn phalanx_all_to_all_v_at(
         // SAFETY: the caller's part.
         let output = unsafe { call.output(output, recv.len()) }?;
         call.check_apart(&input, &output)?;
-        call.perform(Request::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } })
+        let (buffers, blocks) = (Buffers::Separate(input, output), BlockExchange::Uneven { send, recv });
+        call.perform(Request::AllToAll { buffers, blocks })
     })
 }

@@ -230,7 +230,7 @@ pub fn all_to_all(group: &impl Group, tensor: &Tensor) -> Result<Tensor> {
     dealt(OpKind::AllToAll, tensor, world_size)?;
     let output = zeros(tensor.dims(), tensor)?;
     let blocks = BlockExchange::Even { count: tensor.elem_count() / world_size };
-    let request = Shape::AllToAll { input: (), output: (), blocks };
+    let request = Shape::AllToAll { buffers: Buffers::Separate((), ()), blocks };
     perform(group, Some(tensor), Some(&output), request, CallSite::caller())?;
     Ok(output)
 }

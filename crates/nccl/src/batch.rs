@@ -316,7 +316,7 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
     ) -> Result<()> {
         let blocks = BlockExchange::Even { count: input.len() / self.world_size };
-        self.request(Request::AllToAll { input, output, blocks })
+        self.request(Request::AllToAll { buffers: Buffers::Separate(input, output), blocks })
     }
 
     /// `root` ends with the inputs of all in its output, which the others lack.
@@ -520,7 +520,8 @@ impl<'a> Batch<'a> {
     /// Adds a collective of the group's own form: for libraries that pass on what they are asked for. Blocks are even.
     ///
     /// # Errors
-    /// As for the method of its name; [`Unsupported`](Error::Unsupported) for blocks that are not even, which go over no device.
+    /// As for the method of its name; [`Unsupported`](Error::Unsupported) for blocks that are not even and for an
+    /// all_to_all in place, which go over no device.
     ///
     /// # Examples
     /// ```

@@ -45,7 +45,7 @@ pub(crate) fn perform<T: Element>(
         }
         Request::AllToAll { .. } => {
             let blocks = BlockExchange::Even { count: input.len() / world_size };
-            Request::AllToAll { input, output, blocks }
+            Request::AllToAll { buffers: Buffers::Separate(input, output), blocks }
         }
         Request::Scan { reduce, .. } => Request::Scan { buffers: Buffers::InPlace(output), reduce },
         Request::Barrier => Request::Barrier,

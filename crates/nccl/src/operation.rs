@@ -73,7 +73,9 @@ impl Operation {
             Action::Recv { to, .. } => return (0, *to),
         };
         match request {
-            Request::AllReduce { buffers, .. } | Request::Scan { buffers, .. } => match *buffers {
+            Request::AllReduce { buffers, .. }
+            | Request::Scan { buffers, .. }
+            | Request::AllToAll { buffers, .. } => match *buffers {
                 Buffers::InPlace(buffer) => (buffer, buffer),
                 Buffers::Separate(input, output) => (input, output),
             },
@@ -94,7 +96,6 @@ impl Operation {
                 let whole = input.unwrap_or(0);
                 (whole, output.unwrap_or(whole + own))
             }
-            Request::AllToAll { input, output, .. } => (*input, *output),
             Request::Barrier => (0, 0),
         }
     }
@@ -114,6 +115,11 @@ impl Operation {
             (&self.action, carrier)
         {
             return unsupported("nccl", format!("NCCL has no {}: make it of others", request.kind()));
+        }
+        if let Action::Collective(Request::AllToAll { buffers: Buffers::InPlace(_), .. }) = &self.action {
+            let backend = if carrier == Carrier::Host { "host" } else { "nccl" };
+            let hint = "on a device it goes from one buffer to another".to_owned();
+            return unsupported(backend, hint);
         }
         let Some(reduce) = self.reduce() else { return Ok(()) };
         match (carrier, self.element.dtype) {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{LONG, count, delay, device, nccl, run};
 use phalanx_core::{Cause, Error, ReduceOp, Result};
-use phalanx_group::ProcessGroup;
+use phalanx_group::{BlockExchange, Buffers, ProcessGroup, Request};
 use phalanx_nccl::{DeviceBuffer, Fallback, HybridGroup, Nccl, Stream, Work};
 use phalanx_testkit::World;
 use std::sync::Barrier;
@@ -71,6 +71,21 @@ fn child_counts_copies() {
             assert_eq!(count("launches") > before.1, fallback == Fallback::Never);
             part.barrier().unwrap();
             assert_eq!(read(&all, &buffer), [8; 1000]);
+        }
+    });
+}
+
+#[test]
+fn an_all_to_all_in_place_is_not_for_devices() {
+    run(&World::thread(), 2, |group| {
+        for fallback in BOTH_WAYS {
+            let all = hybrid(&group, fallback);
+            let mut buffer = on(&all, &[1i64, 2]);
+            let blocks = BlockExchange::Even { count: 1 };
+            let request = Request::AllToAll { buffers: Buffers::InPlace(&mut buffer), blocks };
+            let error = all.batch().request(request).unwrap_err().to_string();
+            assert!(error.contains("on a device it goes from one buffer to another"), "{error}");
+            assert_eq!(sum(&all).unwrap(), 3, "the group works on");
         }
     });
 }

@@ -215,7 +215,8 @@ impl Group {
         call.check_apart(&input, &output)?;
         let elements = input.elements;
         let count = call.equal_blocks(input.count())?.block(0).len();
-        call.perform(Request::AllToAll { input, output, blocks: BlockExchange::Even { count } }, elements)
+        let (buffers, blocks) = (Buffers::Separate(input, output), BlockExchange::Even { count });
+        call.perform(Request::AllToAll { buffers, blocks }, elements)
     }
 
     /// As ``all_to_all``, with ``send_counts[r]`` elements to rank r and ``recv_counts[r]`` from it.
@@ -234,10 +235,8 @@ impl Group {
         call.check_apart(&input, &output)?;
         let elements = input.elements;
         let (send, recv) = (call.blocks(&send_counts, elements)?, call.blocks(&recv_counts, elements)?);
-        call.perform(
-            Request::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } },
-            elements,
-        )
+        let (buffers, blocks) = (Buffers::Separate(input, output), BlockExchange::Uneven { send, recv });
+        call.perform(Request::AllToAll { buffers, blocks }, elements)
     }
 
     /// All buffers as ``all_reduce`` would, one after the other. All have elements of one type.

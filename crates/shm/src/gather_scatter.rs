@@ -79,6 +79,11 @@ impl Transfer<'_> {
         self.givers == Givers::All
     }
 
+    /// Whether in one buffer what is taken is put where what is given was.
+    fn replaces(&self) -> bool {
+        self.both_ways() && !self.same
+    }
+
     fn flow(&self) -> Flow {
         if self.both_ways() { Flow::Copied } else { Flow::OneWay }
     }
@@ -117,7 +122,7 @@ impl std::fmt::Debug for Transfer<'_> {
 /// The buffers of one rank in an operation that takes and gives.
 #[derive(Debug)]
 pub enum Buffers<'a> {
-    /// Taken from, and put into, other places of one buffer.
+    /// Taken from, and put into, one buffer: other places of it, or where every rank gives each a part, the places of what was given.
     InPlace(&'a mut [u8]),
     /// Given from the first, put into the second.
     Separate(&'a [u8], &'a mut [u8]),
@@ -164,9 +169,27 @@ impl Team {
         buffers: Buffers<'_>,
         pull: Transfer<'_>,
     ) -> Result<(), Fault> {
+        let copy;
+        let buffers = match buffers {
+            // What is staged is copied before what comes is put in its place. Whoever is read where it lies shows all of it at once.
+            Buffers::InPlace(buffer) if pull.replaces() && self.may_read_buffers(way) => {
+                copy = buffer.to_vec();
+                Buffers::Separate(&copy, buffer)
+            }
+            buffers => buffers,
+        };
         let (source, output) = buffers.spans();
         let plan = self.plan_pull(way, pull);
         self.run(call, plan, |team, call| team.pull_spans(way, call, source, output, pull))
+    }
+
+    /// Whether some rank may read another's buffer itself in an operation that is performed this way.
+    fn may_read_buffers(&self, way: MemoryWay) -> bool {
+        match way {
+            MemoryWay::Inline => false,
+            MemoryWay::ProcessVm => true,
+            _ => !self.windows.is_empty(),
+        }
     }
 
     fn choose_pull(&mut self, called: OpKind, pull: Transfer<'_>) -> MemoryWay {

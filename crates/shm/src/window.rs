@@ -146,6 +146,11 @@ impl Windows {
         })
     }
 
+    /// Whether none is mapped, so that no rank can offer its part of one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// How many are mapped.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn len(&self) -> usize {

@@ -269,8 +269,7 @@ pub fn all_to_all(group: &ProcessGroup, tensor: &Tensor) -> Result<Tensor> {
     let mut theirs = zeros(dtype(op, tensor)?, &dims(tensor))?;
     let blocks = BlockExchange::Even { count: tensor.numel() / world_size };
     between(group, op, tensor, &mut theirs, site, |input, output| Request::AllToAll {
-        input,
-        output,
+        buffers: Buffers::Separate(input, output),
         blocks,
     })?;
     Ok(theirs)

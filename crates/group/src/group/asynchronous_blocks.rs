@@ -157,7 +157,8 @@ impl ProcessGroup {
         let (site, op) = (self.site(), OpKind::AllToAll);
         let count = self.equal_blocks(op, input.len(), &site)?.block(0).len();
         let output = vec![T::zeroed(); input.len()];
-        let request = Request::AllToAll { input, output, blocks: BlockExchange::Even { count } };
+        let (buffers, blocks) = (Buffers::Separate(input, output), BlockExchange::Even { count });
+        let request = Request::AllToAll { buffers, blocks };
         self.submit_of(op, request, 0, site, |output| output)
     }
 
@@ -192,7 +193,8 @@ impl ProcessGroup {
         let send = self.layout(op, send_counts, &site)?;
         let recv = self.layout(op, recv_counts, &site)?;
         let output = zeroed(op, recv.len(), &site)?;
-        let request = Request::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } };
+        let (buffers, blocks) = (Buffers::Separate(input, output), BlockExchange::Uneven { send, recv });
+        let request = Request::AllToAll { buffers, blocks };
         // As for the blocking one: counts differ from rank to rank, but all call this and not the even one.
         self.submit_of(op, request, 1, site, |output| output)
     }

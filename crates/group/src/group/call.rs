@@ -367,8 +367,12 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
             | Self::ReduceScatter { blocks, .. }
             | Self::Gather { blocks, .. }
             | Self::Scatter { blocks, .. } => blocks.len(),
-            Self::AllToAll { input, blocks: BlockExchange::Even { .. }, .. } => {
-                elements(input.len_bytes(), element)
+            Self::AllToAll { buffers, blocks: BlockExchange::Even { .. } } => {
+                let bytes = match buffers {
+                    Buffers::InPlace(buffer) => buffer.len_bytes(),
+                    Buffers::Separate(input, _) => input.len_bytes(),
+                };
+                elements(bytes, element)
             }
             Self::AllToAll { blocks: BlockExchange::Uneven { .. }, .. } | Self::Barrier => 0,
         }
@@ -467,16 +471,33 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
                 let whole = at_root("input", input.as_ref(), blocks, *root, rank);
                 check_lengths(element, [whole, at_place("output", output.as_ref(), blocks, *root, rank)])
             }
-            Self::AllToAll { input, output, blocks: BlockExchange::Even { count } } => {
+            Self::AllToAll { buffers, blocks: BlockExchange::Even { count } } => {
                 let expected = count.checked_mul(world_size);
                 let expected =
                     expected.ok_or_else(|| W::say(|| "counts whose sum does not fit".to_owned()))?;
-                let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);
-                let why = Why::Because("as many as input has");
-                let input = ("input", input, Some(expected), Why::Because("as many for each rank"));
-                check_lengths(element, [input, ("output", output, Some(expected), why)])
+                let for_each = Why::Because("as many for each rank");
+                match buffers {
+                    Buffers::InPlace(buffer) => {
+                        let bytes = Some(buffer.len_bytes());
+                        check_lengths(element, [("buffer", bytes, Some(expected), for_each)])
+                    }
+                    Buffers::Separate(input, output) => {
+                        let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);
+                        let why = Why::Because("as many as input has");
+                        let input = ("input", input, Some(expected), for_each);
+                        check_lengths(element, [input, ("output", output, Some(expected), why)])
+                    }
+                }
             }
-            Self::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } } => {
+            Self::AllToAll { buffers: Buffers::InPlace(_), blocks: BlockExchange::Uneven { .. } } => {
+                Err(W::say(|| {
+                    "an all_to_all in place has as many elements for each rank; with counts it has two buffers".to_owned()
+                }))
+            }
+            Self::AllToAll {
+                buffers: Buffers::Separate(input, output),
+                blocks: BlockExchange::Uneven { send, recv },
+            } => {
                 for_all(send)?;
                 for_all(recv)?;
                 let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);

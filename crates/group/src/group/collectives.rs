@@ -488,7 +488,36 @@ impl ProcessGroup {
             return Err(wrong(op, &site, what));
         }
         let blocks = BlockExchange::Even { count: input.len() / world_size };
-        self.perform(op, Request::AllToAll { input, output, blocks }, 0, site)
+        self.perform(op, Request::AllToAll { buffers: Buffers::Separate(input, output), blocks }, 0, site)
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), in place: what comes from rank `r` replaces the block that went to it, and block `rank` stays as it is.
+    ///
+    /// All ranks may call this, or some of them [`all_to_all`](Self::all_to_all).
+    ///
+    /// # Shape
+    /// `buffer`: P × n elements.
+    /// # Cost
+    /// As for [`all_to_all`](Self::all_to_all), less a copy of n elements where ranks share memory. Between hosts, and in groups with
+    /// [registered buffers](Self::alloc), P × n elements are copied first.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut buffer = [[1, 2], [3, 4]][group.rank()]; // for rank 0, for rank 1
+    /// group.all_to_all_in_place(&mut buffer)?;
+    /// assert_eq!(buffer, [[1, 3], [2, 4]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn all_to_all_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
+        let (site, op) = (self.site(), OpKind::AllToAll);
+        let count = self.equal_blocks(op, buffer.len(), &site)?.block(0).len();
+        let (buffers, blocks) = (Buffers::InPlace(buffer), BlockExchange::Even { count });
+        self.perform(op, Request::AllToAll { buffers, blocks }, 0, site)
     }
 
     /// As [`all_to_all`](Self::all_to_all), with `send_counts[r]` elements to rank `r` and `recv_counts[r]` from it.
@@ -526,7 +555,7 @@ impl ProcessGroup {
         let recv = self.layout(op, recv_counts, &site)?;
         let blocks = BlockExchange::Uneven { send, recv };
         // Counts differ from rank to rank, but all call this and not the even one.
-        self.perform(op, Request::AllToAll { input, output, blocks }, 1, site)
+        self.perform(op, Request::AllToAll { buffers: Buffers::Separate(input, output), blocks }, 1, site)
     }
 
     /// Combines `buffer` with those of the ranks before: rank `r` ends with the combination of ranks 0 to `r`. An average is that of these ranks.

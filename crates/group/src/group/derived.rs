@@ -93,12 +93,12 @@ pub(crate) fn derived<E>(
                 let own = output[bytes(blocks.block(rank))].to_vec();
                 let send = only(root, own.len() / element);
                 let blocks = BlockExchange::Uneven { send, recv: blocks };
-                return perform(Request::AllToAll { input: &own, output, blocks });
+                return perform(Request::AllToAll { buffers: Buffers::Separate(&own, output), blocks });
             };
             let send = only(root, input.len() / element);
             let recv = if rank == root { blocks } else { only(root, 0) };
             let blocks = BlockExchange::Uneven { send, recv };
-            perform(Request::AllToAll { input, output, blocks })
+            perform(Request::AllToAll { buffers: Buffers::Separate(input, output), blocks })
         }
         Request::Scatter { input, output, blocks, root } => {
             let mut unused = Vec::new();
@@ -109,7 +109,8 @@ pub(crate) fn derived<E>(
             let recv = only(root, output.len() / element);
             let send = if rank == root { blocks } else { only(root, 0) };
             let blocks = BlockExchange::Uneven { send, recv };
-            perform(Request::AllToAll { input: input.unwrap_or_default(), output, blocks })
+            let buffers = Buffers::Separate(input.unwrap_or_default(), output);
+            perform(Request::AllToAll { buffers, blocks })
         }
         Request::Scan { mut buffers, reduce } => {
             let buffer = buffers.whole();

@@ -73,10 +73,9 @@ pub enum Request<I, O, R = ReduceOp> {
     },
     /// Every rank ends with one block of the input of each.
     AllToAll {
-        /// A block for each rank, in their order.
-        input: I,
-        /// A block from each rank, in their order.
-        output: O,
+        /// A block for each rank and a block from each rank, in their order. In place what comes from a rank is where what went to it was; the
+        /// blocks are even then.
+        buffers: Buffers<I, O>,
         /// Which blocks.
         blocks: BlockExchange,
     },
@@ -306,8 +305,8 @@ impl<I, O, R> Request<I, O, R> {
                 let whole = whole.map(&mut input).transpose()?;
                 Request::Scatter { input: whole, output: own.map(&mut output).transpose()?, blocks, root }
             }
-            Self::AllToAll { input: from, output: to, blocks } => {
-                Request::AllToAll { input: input(from)?, output: output(to)?, blocks }
+            Self::AllToAll { buffers, blocks } => {
+                Request::AllToAll { buffers: buffers.try_map(&mut input, &mut output)?, blocks }
             }
             Self::Scan { buffers, reduce } => {
                 let buffers = buffers.try_map(&mut input, &mut output)?;
@@ -390,8 +389,8 @@ impl<I, O, R> Request<I, O, R> {
                 let (input, output) = (input.as_mut(), output.as_mut());
                 Request::Scatter { input, output, blocks: blocks.clone(), root: *root }
             }
-            Self::AllToAll { input, output, blocks } => {
-                Request::AllToAll { input, output, blocks: blocks.clone() }
+            Self::AllToAll { buffers, blocks } => {
+                Request::AllToAll { buffers: buffers.each(), blocks: blocks.clone() }
             }
             Self::Scan { buffers, reduce } => Request::Scan { buffers: buffers.each(), reduce: *reduce },
             Self::Barrier => Request::Barrier,
@@ -415,12 +414,12 @@ impl<B, R> Request<B, B, R> {
             Self::AllReduce { buffers, .. }
             | Self::AllGather { buffers, .. }
             | Self::ReduceScatter { buffers, .. }
+            | Self::AllToAll { buffers, .. }
             | Self::Scan { buffers, .. } => match buffers {
                 Buffers::InPlace(buffer) | Buffers::Separate(_, buffer) => Some(buffer),
             },
             Self::Reduce { buffer, .. } | Self::Broadcast { buffer, .. } => Some(buffer),
             Self::Gather { input, output, .. } | Self::Scatter { input, output, .. } => output.or(input),
-            Self::AllToAll { output, .. } => Some(output),
             Self::Barrier => None,
         }
     }

@@ -40,6 +40,8 @@ pub(crate) enum Workspace<I, O> {
     InPlace(O),
     /// Sent from the first, received into the second.
     Separate(I, O),
+    /// Sent from a copy of the buffer that is received into.
+    Exchanges(Scratch, O),
     /// The schedule only sends; this block of the first becomes the output, if there is one, when all others have theirs, who wait for this rank.
     Sends(I, Range<usize>, Option<O>),
     /// This block is given to others; what comes is for others, too.
@@ -157,7 +159,13 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             // Of no call: one of its buffers is on every rank.
             Request::Gather { input: None, output: None, blocks, .. }
             | Request::Scatter { input: None, output: None, blocks, .. } => (blocks, Self::Nothing),
-            Request::AllToAll { mut input, mut output, blocks } => {
+            Request::AllToAll { buffers: Buffers::InPlace(mut buffer), blocks } => {
+                let (send, _) = blocks.layouts(world_size);
+                let mut sent = whole(&send);
+                copy_slice(sent.bytes_mut(), buffer.write()?);
+                (send, Self::Exchanges(sent, buffer))
+            }
+            Request::AllToAll { buffers: Buffers::Separate(mut input, mut output), blocks } => {
                 let is_even = matches!(blocks, BlockExchange::Even { .. });
                 let (send, recv) = blocks.layouts(world_size);
                 let own = &input.read()?[bytes(send.block(rank))];
@@ -212,6 +220,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
         Ok(match self {
             Self::InPlace(buffer) => Memory::in_place(buffer.write()?),
             Self::Separate(input, output) => Memory::separate(input.read()?, output.write()?),
+            Self::Exchanges(sent, buffer) => Memory::separate(sent.bytes(), buffer.write()?),
             Self::Sends(input, ..) => Memory::separate(input.read()?, &mut []),
             Self::Gives(input, own, Rest::Nothing) => {
                 Memory::separate(input.read()?, &mut []).beginning_at(own.start)
@@ -244,6 +253,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             Self::Sends(.., None)
             | Self::InPlace(_)
             | Self::Separate(..)
+            | Self::Exchanges(..)
             | Self::Gives(..)
             | Self::Takes(.., Rest::Nothing)
             | Self::Nothing => {}
@@ -264,6 +274,7 @@ impl Workspace<OwnedBuffer, OwnedBuffer> {
         match self {
             Self::InPlace(output)
             | Self::Separate(_, output)
+            | Self::Exchanges(_, output)
             | Self::Sends(.., Some(output))
             | Self::Sends(output, _, None)
             | Self::Takes(output, ..)

@@ -80,15 +80,18 @@ fn cases(rank: usize, world_size: usize) -> Vec<Case> {
     let (input, output) = (values(rank, 0..count * world_size), vec![0; count * world_size]);
     let theirs = |from| values(from, count * rank..count * (rank + 1));
     let expected: Bytes = (0..world_size).flat_map(theirs).collect();
-    let request = Request::AllToAll { input, output, blocks: BlockExchange::Even { count } };
-    cases.push((request, 0..expected.len(), expected));
+    for buffers in [Buffers::InPlace(input.clone()), Buffers::Separate(input, output)] {
+        let request = Request::AllToAll { buffers, blocks: BlockExchange::Even { count } };
+        cases.push((request, 0..expected.len(), expected.clone()));
+    }
     let sent = |from: usize, to: usize| (2 * from + to) % 3;
     let sends = |from| Layout::from_counts(&(0..world_size).map(|to| sent(from, to)).collect::<Vec<_>>());
     let received: Vec<usize> = (0..world_size).map(|from| sent(from, rank)).collect();
     let (send, recv) = (sends(rank), Layout::from_counts(&received));
     let (input, output) = (values(rank, 0..send.len()), vec![0; recv.len()]);
     let expected: Bytes = (0..world_size).flat_map(|from| values(from, sends(from).block(rank))).collect();
-    let request = Request::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } };
+    let buffers = Buffers::Separate(input, output);
+    let request = Request::AllToAll { buffers, blocks: BlockExchange::Uneven { send, recv } };
     cases.push((request, 0..expected.len(), expected));
     cases
 }
@@ -176,7 +179,7 @@ fn ill_formed() -> Vec<(Request<Bytes, Bytes>, &'static str)> {
     let (in_place, separate) = (Buffers::InPlace::<Bytes, Bytes>, Buffers::Separate::<Bytes, Bytes>);
     let all_gather = |buffers, blocks| Request::AllGather { buffers, blocks };
     let reduce_scatter = |buffers, blocks| Request::ReduceScatter { buffers, blocks, reduce };
-    let all_to_all = |input, output, blocks| Request::AllToAll { input, output, blocks };
+    let all_to_all = |buffers, blocks| Request::AllToAll { buffers, blocks };
     vec![
         (Request::AllReduce { buffers: separate(two(), one()), reduce }, "output has 1 element, expected 2"),
         (
@@ -213,11 +216,19 @@ fn ill_formed() -> Vec<(Request<Bytes, Bytes>, &'static str)> {
         (scatter_nothing(1), "output is missing, expected 1"),
         (scatter_nothing(0), "input is missing, expected 2 (1 × 2 ranks)"),
         (scatter(None, one(), 2), "root 2 is out of range: the ranks of this group are 0..2"),
-        (all_to_all(two(), one(), BlockExchange::Even { count: 1 }), "output has 1 element, expected 2"),
-        (all_to_all(none(), none(), BlockExchange::Even { count: usize::MAX }), "does not fit"),
-        (all_to_all(two(), two(), uneven([1, 2], [1, 1])), "input has 2 elements, expected 3"),
-        (all_to_all(two(), two(), uneven([1, 1], [1, 2])), "output has 2 elements, expected 3"),
-        (all_to_all(two(), two(), uneven([2, 0], [0, 2])), "sends 2 elements to itself, and expects 0"),
+        (
+            all_to_all(separate(two(), one()), BlockExchange::Even { count: 1 }),
+            "output has 1 element, expected 2",
+        ),
+        (all_to_all(in_place(one()), BlockExchange::Even { count: 1 }), "buffer has 1 element, expected 2"),
+        (all_to_all(separate(none(), none()), BlockExchange::Even { count: usize::MAX }), "does not fit"),
+        (all_to_all(in_place(two()), uneven([1, 1], [1, 1])), "with counts it has two buffers"),
+        (all_to_all(separate(two(), two()), uneven([1, 2], [1, 1])), "input has 2 elements, expected 3"),
+        (all_to_all(separate(two(), two()), uneven([1, 1], [1, 2])), "output has 2 elements, expected 3"),
+        (
+            all_to_all(separate(two(), two()), uneven([2, 0], [0, 2])),
+            "sends 2 elements to itself, and expects 0",
+        ),
     ]
 }
 

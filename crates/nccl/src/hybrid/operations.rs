@@ -180,7 +180,7 @@ impl HybridGroup {
     #[track_caller]
     pub fn all_to_all<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
         let blocks = BlockExchange::Even { count: input.count() / self.world_size() };
-        let request = Request::AllToAll { input, output, blocks };
+        let request = Request::AllToAll { buffers: Buffers::Separate(input, output), blocks };
         P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 

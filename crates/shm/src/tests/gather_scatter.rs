@@ -1,8 +1,8 @@
 //! Gather and scatter of blocks of several lengths, in place on the root and not.
 
-use super::{Rank, Reach, bytes, bytes_mut, on_team, value};
+use super::{Rank, Reach, bytes, bytes_mut, on_team, value, window};
 use crate::last_level_cache::outgrows_cache;
-use crate::{Buffers, Fault, Givers, Own, Transfer};
+use crate::{Buffers, Fault, Givers, Own, Transfer, create, window_len};
 use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, OpKind};
 
@@ -83,6 +83,23 @@ fn what_is_longer_than_the_caches_arrives() {
         }
         assert!(rank.team.long_reads.have_timed());
     });
+}
+
+#[test]
+fn what_is_replaced_goes_to_others_first() {
+    const LEN: usize = 4 << 20;
+    for world_size in [2, 3] {
+        let file = create(window_len(world_size, LEN).unwrap()).unwrap();
+        on_team(world_size, false, Reach::Memory, |rank| {
+            rank.team.force(OpKind::AllToAll, MemoryWay::Staged);
+            let (mut window, mut plain) = (window(rank, &file, LEN), vec![0; LEN]);
+            // Rank 0 in place in each kind of memory; the others in place, or from a window that rank 0 reads at once.
+            for n in 0..8 {
+                let buffer = if rank.rank == 0 && n < 4 { &mut plain[..] } else { window.bytes_mut() };
+                rank.exchange(buffer, rank.rank == 0 || n % 2 == 0, n);
+            }
+        });
+    }
 }
 
 /// A giver may be told of another length than the taker has room for.

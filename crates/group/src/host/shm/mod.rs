@@ -434,7 +434,7 @@ fn run(
             };
             team.pull(shm, phalanx_shm::Buffers::Separate(input.unwrap_or_default(), output), transfer)
         }
-        Request::AllToAll { input, output, blocks } => {
+        Request::AllToAll { buffers, blocks } => {
             let is_even = matches!(blocks, BlockExchange::Even { .. });
             let (send, recv) =
                 std::mem::replace(blocks, BlockExchange::Even { count: 0 }).layouts(world_size);
@@ -448,11 +448,17 @@ fn run(
                 own: None,
                 layout: is_even.then_some(&send),
             };
-            let buffers = phalanx_shm::Buffers::Separate(input, output);
+            let (input, output) = match buffers {
+                Buffers::InPlace(buffer) => {
+                    return team.pull(shm, phalanx_shm::Buffers::InPlace(buffer), transfer);
+                }
+                Buffers::Separate(input, output) => (input, output),
+            };
+            let separate = phalanx_shm::Buffers::Separate(input, output);
             if is_even {
-                team.pull(shm, buffers, transfer)
+                team.pull(shm, separate, transfer)
             } else {
-                team.pull_uneven(shm, buffers, transfer)
+                team.pull_uneven(shm, separate, transfer)
             }?;
             // After that: the others wait for what this rank gives them.
             copy_slice(&mut output[place(rank)], &input[part(rank)]);

@@ -104,6 +104,16 @@ fn exchanges<T: Element>(group: &ProcessGroup, len: usize) {
     group.all_to_all(&inputs[rank], &mut output).unwrap();
     let expected = oracle::all_to_all(&inputs, &vec![vec![len; world_size]; world_size]);
     assert_bits(&output, &expected[rank], what(group, "all_to_all", &[len]));
+    let mut buffer = inputs[rank].clone();
+    group.all_to_all_in_place(&mut buffer).unwrap();
+    assert_bits(&buffer, &expected[rank], what(group, "all_to_all_in_place", &[len]));
+    // Some ranks in place, the others from one buffer to another.
+    let mut buffer = inputs[rank].clone();
+    match rank % 2 {
+        0 => group.all_to_all_in_place(&mut buffer).unwrap(),
+        _ => group.all_to_all(&inputs[rank], &mut buffer).unwrap(),
+    }
+    assert_bits(&buffer, &expected[rank], what(group, "all_to_all_in_place on some", &[len]));
 
     // From rank r to rank s: nothing for some, and not the same in both directions.
     let count =
