@@ -84,6 +84,10 @@ impl Transfer<'_> {
         self.both_ways() && !self.same
     }
 
+    fn kind(&self) -> Kind {
+        if self.same { Kind::Share } else { Kind::Deal }
+    }
+
     fn flow(&self) -> Flow {
         if self.both_ways() { Flow::Copied } else { Flow::OneWay }
     }
@@ -159,6 +163,12 @@ impl Team {
         pull: Transfer<'_>,
     ) -> Result<(), Fault> {
         let way = self.choose_pull(call.signature.op, pull);
+        if way == MemoryWay::Inline {
+            // Apart from the others: what they need is half of the time of so small an operation.
+            let (source, output) = buffers.spans();
+            let plan = Plan::of(pull.kind(), way).over(pull.largest).with(pull.layout);
+            return self.run(call, plan, |team, call| team.pull_in_lines(call, source, output, pull));
+        }
         self.pull_by(way, call, buffers, pull)
     }
 
@@ -204,7 +214,7 @@ impl Team {
     }
 
     fn plan_pull<'a>(&self, way: MemoryWay, pull: Transfer<'a>) -> Plan<'a> {
-        let plan = Plan::of(if pull.same { Kind::Share } else { Kind::Deal }, way);
+        let plan = Plan::of(pull.kind(), way);
         let plan = plan.over(pull.largest).with(pull.layout);
         match way {
             MemoryWay::Inline | MemoryWay::Shared => plan,
@@ -321,6 +331,7 @@ impl Team {
     }
 
     /// Pulls parts that fit into the lines of the flag.
+    #[inline(never)]
     fn pull_in_lines(
         &mut self,
         call: &mut Call<'_>,

@@ -158,17 +158,18 @@ impl Span {
         u64::from_ne_bytes(word)
     }
 
-    /// Its bytes as words, of which the last is filled up with zeros.
-    pub(crate) fn words(self) -> impl ExactSizeIterator<Item = u64> {
-        (0..self.len.div_ceil(8)).map(move |n| {
-            let at = self.start.wrapping_add(8 * n);
-            match self.len - 8 * n {
-                // SAFETY: eight bytes of it or more begin there, which are valid for reads, as promised when it was made.
-                8.. => unsafe { at.cast::<u64>().read_unaligned() },
-                // SAFETY: so many begin there.
-                rest => unsafe { read_few(at, rest) },
-            }
-        })
+    /// Gives its bytes to `put` as words with their numbers, of which the last is filled up with zeros.
+    #[inline(always)]
+    pub(crate) fn each_word(self, mut put: impl FnMut(usize, u64)) {
+        let whole = self.len / 8;
+        for n in 0..whole {
+            // SAFETY: eight bytes of it begin there, which are valid for reads, as promised when it was made.
+            put(n, unsafe { self.start.wrapping_add(8 * n).cast::<u64>().read_unaligned() });
+        }
+        if self.len % 8 > 0 {
+            // SAFETY: so many begin there.
+            put(whole, unsafe { read_few(self.start.wrapping_add(8 * whole), self.len % 8) });
+        }
     }
 
     /// Writes the `n`th of the words in it.

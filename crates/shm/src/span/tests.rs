@@ -146,7 +146,11 @@ fn bytes_become_words_of_which_the_last_is_filled_up() {
     for (len, start) in (0..=17).chain([64, 129]).flat_map(|len| [(len, 0), (len, 1), (len, 6)]) {
         let mut own = bytes(start + len, 1);
         let part = span(&mut own).part(start..start + len);
-        let words: Vec<u8> = part.words().flat_map(u64::to_ne_bytes).collect();
+        let mut words = Vec::new();
+        part.each_word(|n, word| {
+            assert_eq!(words.len(), 8 * n);
+            words.extend(word.to_ne_bytes());
+        });
         assert_eq!(words.len(), len.next_multiple_of(8));
         let (data, rest) = words.split_at(len);
         assert!(data == &own[start..] && rest.iter().all(|byte| *byte == 0), "{len} bytes: {words:?}");
