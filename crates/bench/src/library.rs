@@ -138,8 +138,10 @@ mod tests {
         let job = library.start(Backend::THREAD, 3, &task).unwrap();
         let next = || job.line(OPERATION_TIMEOUT).unwrap();
         assert_eq!(next().as_deref(), Some("backend thread"));
-        let line = Line::parse(&next().unwrap()).unwrap();
-        assert_eq!((line.bytes, line.wrong, line.samples_ns.len()), (1024, 0, 2));
+        for &place in Op::AllToAll.places() {
+            let line = Line::parse(&next().unwrap()).unwrap();
+            assert_eq!((line.place, line.bytes, line.wrong, line.samples_ns.len()), (place, 1024, 0, 2));
+        }
         assert_eq!(next(), None);
         job.end().unwrap();
     }

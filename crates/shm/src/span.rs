@@ -166,7 +166,7 @@ impl Span {
             // SAFETY: eight bytes of it begin there, which are valid for reads, as promised when it was made.
             put(n, unsafe { self.start.wrapping_add(8 * n).cast::<u64>().read_unaligned() });
         }
-        if self.len % 8 > 0 {
+        if !self.len.is_multiple_of(8) {
             // SAFETY: so many begin there.
             put(whole, unsafe { read_few(self.start.wrapping_add(8 * whole), self.len % 8) });
         }

@@ -227,7 +227,7 @@ impl Rank {
             layout: None,
         };
         self.run(OpKind::AllToAll, len, |team, call| {
-            team.pull_uneven(call, Buffers::Separate(bytes(&input), bytes_mut(&mut output)), transfer)
+            team.pull_uneven(call, bytes(&input), bytes_mut(&mut output), transfer)
         })
         .unwrap();
         for from in (0..world_size).filter(|&r| r != rank) {
@@ -239,38 +239,6 @@ impl Rank {
                 );
             }
         }
-    }
-
-    /// An all_to_all of equal blocks, in `buffer` or from there to another.
-    fn exchange(&mut self, buffer: &mut [u8], in_place: bool, n: usize) {
-        let (rank, count) = (self.rank, buffer.len() / 4 / self.world_size);
-        let blocks = Layout::even(self.world_size, count * self.world_size);
-        let given = |from: usize, to: usize| (0..count).map(move |i| value(from, i + to, n));
-        let input: Vec<u32> = (0..self.world_size).flat_map(|to| given(rank, to)).collect();
-        let (filled, _) = buffer.split_at_mut(input.len() * 4);
-        filled.copy_from_slice(bytes(&input));
-        let block = |r: usize| blocks.block(r).start * 4..blocks.block(r).end * 4;
-        let transfer = Transfer {
-            same: false,
-            givers: Givers::All,
-            largest: count * 4,
-            part: &block,
-            place: Some(&block),
-            own: None,
-            layout: Some(&blocks),
-        };
-        let mut output = input.clone();
-        self.run(OpKind::AllToAll, count, |team, call| {
-            let buffers = match in_place {
-                true => Buffers::InPlace(&mut *filled),
-                false => Buffers::Separate(filled, bytes_mut(&mut output)),
-            };
-            team.pull(call, buffers, transfer)
-        })
-        .unwrap();
-        let expected: Vec<u32> = (0..self.world_size).flat_map(|from| given(from, rank)).collect();
-        let result = if in_place { filled } else { bytes_mut(&mut output) };
-        assert!(*result == *bytes(&expected), "all_to_all of {count} on rank {rank}, in place: {in_place}");
     }
 
     fn barrier(&mut self) {
@@ -294,7 +262,7 @@ fn every_operation(rank: &mut Rank) {
         rank.all_gather(len, n);
         rank.broadcast(len, n, n % world_size);
         rank.all_to_all(len / world_size, n);
-        rank.exchange(bytes_mut(&mut buffer), (n + rank.rank) % 3 > 0, n);
+        rank.exchange(bytes_mut(&mut buffer), !(n + rank.rank).is_multiple_of(3), n);
         rank.gather(len / world_size, n, n % world_size);
         rank.scatter(len / world_size, n, (n + 1) % world_size);
         rank.barrier();
@@ -568,9 +536,8 @@ fn parts_of_other_lengths_are_named() {
             own: None,
             layout: None,
         };
-        let result = rank.run(OpKind::AllToAll, 0, |team, call| {
-            team.pull_uneven(call, Buffers::Separate(&input, &mut output), transfer)
-        });
+        let result =
+            rank.run(OpKind::AllToAll, 0, |team, call| team.pull_uneven(call, &input, &mut output, transfer));
         match (rank.rank, result) {
             (0, Err(Fault::Counts { peer: 1, sent: 8, expected: 4 }))
             | (1, Ok(()) | Err(Fault::Closed { by: Some(0) })) => {}

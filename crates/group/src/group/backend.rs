@@ -83,7 +83,7 @@ pub trait Backend: Send + Sync + Debug {
     fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()>;
 
     /// Performs a collective by another one of this backend, for those that it does not have itself: all but all_reduce, all_gather and all_to_all
-    /// are made of these. The other one has the signature of the call, so that errors and traces name what the program called.
+    /// are made of these, and an all_to_all in place of one from a copy. The other one has the signature of the call, so that errors and traces name what the program called.
     ///
     /// # Errors
     /// Those of [`perform`](Self::perform); [`Unsupported`](Error::Unsupported) of the three.

@@ -498,8 +498,9 @@ impl ProcessGroup {
     /// # Shape
     /// `buffer`: P × n elements.
     /// # Cost
-    /// As for [`all_to_all`](Self::all_to_all), less a copy of n elements where ranks share memory. Between hosts, and in groups with
-    /// [registered buffers](Self::alloc), P × n elements are copied first.
+    /// As for [`all_to_all`](Self::all_to_all), less a copy of n elements, where ranks share memory. Where the data go over links, where ranks read each
+    /// other's memory (parts of 512 KiB or more, on some machines), and in groups with [registered buffers](Self::alloc) P × n elements are copied
+    /// first, to memory that is kept for the next call: a second buffer is faster there.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
     ///

@@ -38,7 +38,7 @@ impl HostCall<'_> {
     ) -> Result<()> {
         let (rank, world_size) = self.place();
         let (signature, request) = self.into_parts();
-        if let Request::AllReduce { .. } | Request::AllGather { .. } | Request::AllToAll { .. } = request {
+        if request.is_basic() {
             let rule = "a backend performs all_reduce, all_gather and all_to_all itself, for the other collectives are made of them";
             let hint = match request.kind() {
                 kind if kind == signature.op => rule.to_owned(),
@@ -53,7 +53,18 @@ impl HostCall<'_> {
     }
 }
 
-/// Performs `request` by one other, which `perform` is given; all_reduce, all_gather and all_to_all as they are.
+impl<I, O, R> Request<I, O, R> {
+    /// Whether others are made of it, and a backend must have it: all_reduce, all_gather, and all_to_all from one buffer to another.
+    pub(crate) fn is_basic(&self) -> bool {
+        match self {
+            Self::AllReduce { .. } | Self::AllGather { .. } => true,
+            Self::AllToAll { buffers, .. } => matches!(buffers, Buffers::Separate(..)),
+            _ => false,
+        }
+    }
+}
+
+/// Performs `request` by one other, which `perform` is given; what others are made of as it is.
 pub(crate) fn derived<E>(
     request: HostRequest<'_>,
     dtype: Option<DType>,
@@ -69,6 +80,10 @@ pub(crate) fn derived<E>(
         Layout::from_counts(&counts)
     };
     match request {
+        Request::AllToAll { buffers: Buffers::InPlace(buffer), blocks } => {
+            let sent = buffer.to_vec();
+            perform(Request::AllToAll { buffers: Buffers::Separate(&sent, buffer), blocks })
+        }
         Request::AllReduce { .. } | Request::AllGather { .. } | Request::AllToAll { .. } => perform(request),
         Request::Reduce { buffer, reduce, .. } => {
             perform(Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce })

@@ -12,7 +12,8 @@ use std::ops::{Deref, DerefMut};
 /// Elements in memory that all ranks of this host can reach, made by [`ProcessGroup::alloc`].
 ///
 /// It is used like a slice, and is this rank's own: the other ranks look at it, and write to it, only in collectives
-/// that this rank takes part in with it. Collectives on it, or on parts of it, copy nothing between ranks of one host.
+/// that this rank takes part in with it. Collectives on it, or on parts of it, copy nothing between ranks of one host,
+/// except [`all_to_all_in_place`](ProcessGroup::all_to_all_in_place).
 /// Where ranks share no memory it is a buffer like any other. When the last rank has dropped its buffer the memory is given
 /// back: by each rank as it begins the group's next collective, or drops the group.
 #[derive(Debug)]

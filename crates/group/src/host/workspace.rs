@@ -161,6 +161,12 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             | Request::Scatter { input: None, output: None, blocks, .. } => (blocks, Self::Nothing),
             Request::AllToAll { buffers: Buffers::InPlace(mut buffer), blocks } => {
                 let (send, _) = blocks.layouts(world_size);
+                if world_size == 1 {
+                    return Ok((
+                        Pattern { kind, reduce, root, layout: send, recv_layout },
+                        Self::InPlace(buffer),
+                    ));
+                }
                 let mut sent = whole(&send);
                 copy_slice(sent.bytes_mut(), buffer.write()?);
                 (send, Self::Exchanges(sent, buffer))

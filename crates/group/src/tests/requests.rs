@@ -143,7 +143,7 @@ fn perform_all(backend: &dyn Backend) {
     }
     for (mut request, range, expected) in cases(place.0, place.1) {
         let what = format!("{request:?} by others over {} on rank {}", backend.name(), place.0);
-        let is_basic = matches!(request.kind(), OpKind::AllReduce | OpKind::AllGather | OpKind::AllToAll);
+        let is_basic = request.is_basic();
         let done = borrowed(&mut request, place, |call| backend.perform_derived(call, LIMIT));
         if is_basic {
             assert!(matches!(done, Err(Error::Unsupported { .. })), "{what}: {done:?}");

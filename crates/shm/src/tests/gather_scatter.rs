@@ -1,4 +1,4 @@
-//! Gather and scatter of blocks of several lengths, in place on the root and not.
+//! Gather and scatter of blocks of several lengths, and all_to_alls of equal ones, in place and not.
 
 use super::{Rank, Reach, bytes, bytes_mut, on_team, value, window};
 use crate::last_level_cache::outgrows_cache;
@@ -65,6 +65,38 @@ impl Rank {
         })
         .unwrap();
         assert!(rank == root && own.is_none() || output == input[block], "scatter of {len}");
+    }
+
+    /// An all_to_all of equal blocks, in `buffer` or from there to another.
+    pub(super) fn exchange(&mut self, buffer: &mut [u8], in_place: bool, n: usize) {
+        let (rank, count) = (self.rank, buffer.len() / 4 / self.world_size);
+        let blocks = Layout::even(self.world_size, count * self.world_size);
+        let given = |from: usize, to: usize| (0..count).map(move |i| value(from, i + to, n));
+        let input: Vec<u32> = (0..self.world_size).flat_map(|to| given(rank, to)).collect();
+        let (filled, _) = buffer.split_at_mut(input.len() * 4);
+        filled.copy_from_slice(bytes(&input));
+        let block = |r: usize| blocks.block(r).start * 4..blocks.block(r).end * 4;
+        let transfer = Transfer {
+            same: false,
+            givers: Givers::All,
+            largest: count * 4,
+            part: &block,
+            place: Some(&block),
+            own: None,
+            layout: Some(&blocks),
+        };
+        let mut output = input.clone();
+        self.run(OpKind::AllToAll, count, |team, call| {
+            let buffers = match in_place {
+                true => Buffers::InPlace(&mut *filled),
+                false => Buffers::Separate(filled, bytes_mut(&mut output)),
+            };
+            team.pull(call, buffers, transfer)
+        })
+        .unwrap();
+        let expected: Vec<u32> = (0..self.world_size).flat_map(|from| given(from, rank)).collect();
+        let result = if in_place { filled } else { bytes_mut(&mut output) };
+        assert!(*result == *bytes(&expected), "all_to_all of {count} on rank {rank}, in place: {in_place}");
     }
 }
 

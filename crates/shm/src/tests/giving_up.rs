@@ -117,6 +117,24 @@ fn who_gathers() {
 }
 
 #[test]
+fn who_exchanges_in_place() {
+    for window in [false, true] {
+        reader_is_stopped(window, false, |team, call, buffer| {
+            let transfer = Transfer {
+                same: false,
+                givers: Givers::All,
+                largest: LEN / 3,
+                part: &block,
+                place: Some(&block),
+                own: None,
+                layout: None,
+            };
+            team.pull(call, Buffers::InPlace(buffer), transfer)
+        });
+    }
+}
+
+#[test]
 fn who_only_takes() {
     for window in [false, true] {
         reader_is_stopped(window, true, |team, call, buffer| team.broadcast(call, buffer, GIVER));

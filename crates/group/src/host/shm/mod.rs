@@ -454,11 +454,10 @@ fn run(
                 }
                 Buffers::Separate(input, output) => (input, output),
             };
-            let separate = phalanx_shm::Buffers::Separate(input, output);
             if is_even {
-                team.pull(shm, separate, transfer)
+                team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)
             } else {
-                team.pull_uneven(shm, separate, transfer)
+                team.pull_uneven(shm, input, output, transfer)
             }?;
             // After that: the others wait for what this rank gives them.
             copy_slice(&mut output[place(rank)], &input[part(rank)]);

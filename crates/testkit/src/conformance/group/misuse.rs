@@ -92,6 +92,7 @@ fn wrong_calls(group: &ProcessGroup) {
         "output has 7 elements, expected 3 (as many as input has)",
     );
     refused(AllToAll, group.all_to_all(&[0u8; 4], &mut [0; 4]), "expected a multiple of 3");
+    refused(AllToAll, group.all_to_all_in_place(&mut [0; 4]), "4 elements for 3 ranks");
     let (mine, more) = ([1; 3], [2; 3]);
     refused(
         AllToAll,
